@@ -375,8 +375,8 @@ class Mailbox:
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Return whether a command can be applied without the lease, because it affects only an unfinished turn and
-        no turn is unfinished.
+        """Return whether a command needs no lease: it affects only an unfinished turn, and the log, which was read
+        after the command arrived, contains no unfinished turn and no queued message that is due.
         """
         is_queue_due = self._local.queue.is_pending and not self._has_tried_queue
         is_idle = self._local.log.projections.state.phase is Phase.IDLE and not is_queue_due

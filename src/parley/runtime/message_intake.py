@@ -1,6 +1,6 @@
 """Accepts messages and begins turns.
 
-A turn begins with a message, continues after a turn that was interrupted or failed, or compacts the history. A new
+A turn without a message continues after a turn that was interrupted or failed, or compacts the history. A new
 message begins a turn or joins the running turn. A repeated message does neither.
 """
 
@@ -131,9 +131,10 @@ class MessageIntake:
         message has already been accepted.
 
         `read` is the content with the images that the message names; None if it names no images. `stored` is the
-        entry of a message with this id that was found in the store, and `queued` is the record that queued such a
-        message; None if there is none. `accepted` is called when the message becomes durable, before any reader
-        sees it. `resolve` resolves the settings of a turn that the message begins.
+        entry in the store of an earlier message with the same id, and `queued` is the record that queued an earlier
+        message with the same id. Each is None if there is no such entry. `accepted` is called when the message
+        becomes durable, before any reader sees it. `resolve` resolves the settings of a turn that the message
+        begins.
 
         If another process still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
         Nothing is changed if an error is raised.
@@ -419,8 +420,8 @@ class MessageIntake:
     def refuse_unusable(
         self, content: tuple[InputItem, ...], read: tuple[InputItem, ...] | None, settings: Settings
     ) -> None:
-        """Check that the content of a message can be given to the model that `settings` name. `read` has the same
-        meaning as for `accept`.
+        """Check that the content of a message can be given to the model in `settings`. `read` has the same meaning
+        as for `accept`.
 
         Raises:
             UnsupportedContent: an item of the content cannot be given to the model, or the items are too large.

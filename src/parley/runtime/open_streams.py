@@ -1,5 +1,5 @@
-"""The open streams of one conversation to clients of this process. A client can take over the streams of a
-conversation, which ends the streams of the other clients.
+"""The open streams of one conversation to clients of this process. When a client opens an exclusive stream, all
+other streams of the conversation end. This is called a takeover.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class OpenStreams:
         self._streams: dict[Hashable, tuple[float, Callable[[str], None]]] = {}
 
     def add(self, stream: Hashable, end: Callable[[str], None]) -> None:
-        """Add a stream. When another client takes over the streams of the conversation, `end` is called with the
-        name of that client's principal.
+        """Add a stream. When a takeover ends the stream, `end` is called with the name of the principal that opened
+        the exclusive stream.
         """
         self._streams[stream] = self._clock.now(), end
 
@@ -29,8 +29,8 @@ class OpenStreams:
         self._streams.pop(stream, None)
 
     def take_over(self, stream: Hashable, by: str) -> float:
-        """Except for `stream`, end all streams of the conversation in this process. `by` is the name of the
-        principal that opened `stream` to take over the conversation.
+        """End all streams of the conversation in this process, except `stream`. `stream` is the exclusive stream,
+        and `by` is the name of the principal that opened it.
 
         Return the time when `stream` was opened, in seconds since the epoch. Other processes use this time as the
         time of the takeover.

@@ -118,7 +118,7 @@ class PeerRegistry:
         self._peers.notify_all(Changed.METHOD, encode(Changed(conversation_id=conversation_id)))
 
     def announce_take_over(self, conversation_id: ConversationId, *, by: str, at: float) -> None:
-        """Notify other processes that a client is taking over the streams of a conversation (`TakeOver`).
+        """Notify other processes that a client has opened an exclusive stream of a conversation (`TakeOver`).
 
         `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
         """

@@ -29,7 +29,9 @@ POLL_SECONDS: Final = 1.0
 reading.
 """
 REEXAMINE_TICKS: Final = 5
-"""The number of polls after which all conversations in memory are examined again, including unused ones."""
+"""The number of polls after which every conversation in memory is examined again, even if it was not used since it
+was last examined.
+"""
 RESTART_SECONDS: Final = 10.0
 """The delay, in seconds, before a background loop that has failed is started again."""
 
@@ -135,14 +137,14 @@ class _Polled:
     def __init__(self) -> None:
         self.watched: set[ConversationId] = set()
         self.with_turns: set[ConversationId] = set()
-        """The conversations with an unfinished turn. They are examined with every poll, because their state can
-        change without a write.
+        """The conversations with an unfinished turn or a queued message that can begin a turn. They are examined
+        with every poll, because their state can change although no entry is stored.
         """
         self.ends: dict[ConversationId, Seq] = {}
         """The conversations without an unfinished turn, each with the last known position in its log."""
         self.unfinished: set[ConversationId] = set()
-        """The conversations with an unfinished turn that this process neither runs nor follows. They are polled
-        because the owner may have died.
+        """The conversations in `with_turns` whose turn this process neither runs nor follows. Each poll reads their
+        logs, because the owner may have died.
         """
 
     def examine(self, conversation_id: ConversationId, conversation: Conversation | None) -> None:

@@ -31,7 +31,7 @@ can send.
 
 
 ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
-"""A function that reads, from the store, a page of the entries after a position."""
+"""A function that reads a page of the entries after the given position from the store."""
 
 
 class EventEncoder(Protocol):

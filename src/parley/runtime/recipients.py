@@ -20,7 +20,8 @@ __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipient
 
 FOLLOWERS_SECONDS: Final = 3.0
 """The time, in seconds, in which other clients may begin to follow a turn. The time starts when a client's call
-begins to wait for the end of the turn.
+begins to wait for the end of the turn. If no client can be asked when the time is over, the setting `[approvals]
+when_nobody` determines what happens to an open approval.
 """
 
 

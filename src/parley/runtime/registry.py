@@ -164,7 +164,8 @@ class ConversationRegistry:
         return conversation
 
     async def find(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation whose log in memory is current.
+        """Return the conversation with the given id. Load it, or read the entries that other processes have added,
+        so that its log in memory is current.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -191,8 +192,8 @@ class ConversationRegistry:
         self._deps.activity.notify(conversation_id, True)
 
     def streams_taken_over(self, conversation_id: ConversationId, *, by: str, at: float) -> None:
-        """End the streams of a conversation in this process, because a client of another process has taken over the
-        streams of the conversation.
+        """End the streams of a conversation in this process, because a client of another process has opened an
+        exclusive stream of the conversation.
 
         `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
         """
@@ -322,7 +323,7 @@ class ConversationRegistry:
             self._deps.peers.announce(conversation_id)
 
     async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
-        """Delete a conversation, even if the conversation cannot be read.
+        """Delete a conversation, even if its log is damaged.
 
         The call does not wait for a process that runs a turn.
 

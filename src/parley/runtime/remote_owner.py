@@ -122,8 +122,8 @@ class RemoteOwner:
         """Complete the future `following` with `answer`, the owner's response to a `Follow` request. If the
         response is an error, set this error on the future.
 
-        Otherwise, begin to follow if the log still ends at the position `after`. If the log has grown in the
-        meantime with entries from an earlier connection, following needs another request.
+        If the response is a result, and the log still ends at the position `after`, begin to follow. If the log now
+        contains further entries from an earlier connection, following needs another request.
         """
         if following.done():
             return

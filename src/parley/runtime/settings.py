@@ -59,11 +59,12 @@ class SettingsResolver:
         """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
         """Maps each message that changed settings to the settings that were resolved for it. The key None stands
-        for the creation of the conversation. The resolved settings stay in use when the log is read again.
+        for the creation of the conversation. If the log is read again, these settings are not resolved again.
         """
         self.real_cwds: dict[str, str] = {}
         """The working directories of the conversation, each with the path without symbolic links that it had when
-        it was first chosen. The log contains these paths, so that later processes also know them.
+        it was first chosen. The log also contains these paths, so that they are known after a restart of the
+        server.
         """
         self.has_secrets = False
         """True if a client has supplied settings that are secret and therefore not stored."""
@@ -150,8 +151,8 @@ def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, name
     """Check that the settings `proposed` for a limited principal are not looser than the settings `current` of the
     conversation (`config/strictness.py`).
 
-    A working directory that differs from the current one counts as looser, unless `names_directory` is True. In
-    this case, the principal has named the directory, and `server/access.py` has already checked it.
+    A working directory that differs from the current one counts as looser, unless `names_directory` is True. True
+    means that the principal has named the directory and that `server/access.py` has already checked it.
 
     Raises:
         SettingNotAllowed: the settings are looser.

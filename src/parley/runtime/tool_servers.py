@@ -54,7 +54,9 @@ class ToolServers:
             await asyncio.wait({self._starting})
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the servers to start. `ready` appends the events for servers that fail to start."""
+        """Make the calls of `begun` return immediately. The next call of `ready` appends the events for servers
+        that fail to start.
+        """
         if self._starting is not None:
             self._starting.cancel()
 

@@ -190,8 +190,8 @@ class TurnRunner:
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
         """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable.
 
-        The end of the previous turn must be durable. Otherwise, if the store could not write that end, no turn of
-        this process would try to store it again.
+        The end of the previous turn must be durable, because this process tries to store only the end of its
+        current turn.
         """
         assert not self.is_ending
         self.turn = LocalTurn(event_id, settings)

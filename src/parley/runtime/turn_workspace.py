@@ -74,8 +74,8 @@ class TurnWorkspace:
         return await self._workspaces.save(self._log.id, self._settings, last, text, is_urgent=is_urgent)
 
     async def _text(self) -> str:
-        """Return the text from which the commit message is made: the message that began the turn, or the title if
-        no message began the turn.
+        """Return the text from which the commit message is made: the message that began the turn, or the title of
+        the conversation if no message began the turn.
         """
         state = self._log.projections.state
         if (first := next(iter(state.inputs.values()), None)) is not None:

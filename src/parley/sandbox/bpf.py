@@ -88,8 +88,8 @@ class Code:
         self._steps.append(_Plain(_RETURN, number))
 
     def label(self, name: str) -> None:
-        """Append a label with the given name. It marks the instruction that is appended next, so that earlier
-        instructions can jump there.
+        """Append a label with the given name. The label marks the instruction that is appended next, so that
+        earlier instructions can jump to this instruction.
         """
         self._steps.append(_Label(name))
 

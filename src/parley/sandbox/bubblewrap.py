@@ -312,8 +312,8 @@ class Bubblewrap:
         self._has_sizes = has_size_option
 
     async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
-        """Run a command in a sandbox with this policy, and return its result. The command's output is passed to
-        `output`.
+        """Run a command in a sandbox that enforces `policy`, and return its result. The command's output is passed
+        to `output`.
         """
         placeholders: list[GitPlaceholder] = []
         denials = Denials(output)

@@ -69,8 +69,8 @@ class Denials:
         self._output(stream, data)
 
     def explained(self, ended: CommandResult) -> CommandResult:
-        """Return `ended`, the result of the command. If the command failed and has reported a denied write, write
-        an explanation to stderr of the command, and add it to the remarks of the returned result.
+        """Return `ended`, the result of the command. If the command failed and has reported a denied write, append
+        an explanation to the stderr output of the command and to the remarks of the returned result.
         """
         if not self._is_denied or ended.exit_code == 0:
             return ended

@@ -2,9 +2,9 @@
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
 directory that contains the path, and grants rights to all other entries of these directories one by one. Commands
-cannot create files directly in these directories. A `.git` is therefore not excluded from its root: otherwise,
-commands could not create files next to it. Instead, the files in `.git` that control Git are restored after the
-command (`protected_files`).
+cannot create files directly in these directories. A `.git` is not hidden in this way, because commands must be able
+to create files next to it. Instead, the files in `.git` that control Git are restored after the command
+(`protected_files`).
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ class Landlock:
         self._abi = abi
 
     async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
-        """Run a command with a restriction for this policy, and return its result. The command's output is passed
-        to `output`. A command that changed protected files counts as failed.
+        """Run a command with a restriction that enforces `policy`, and return its result. The command's output is
+        passed to `output`. A command that changed protected files counts as failed.
         """
         denials = Denials(output)
         ended = await self._protected.run(

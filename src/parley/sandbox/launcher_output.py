@@ -1,4 +1,4 @@
-"""Finds bubblewrap's error message if bubblewrap could not execute the program of a command."""
+"""Separates the output of a command from bubblewrap's error message that the program could not be executed."""
 
 from __future__ import annotations
 

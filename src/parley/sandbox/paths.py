@@ -123,7 +123,7 @@ def open_directory(path: str) -> int:
 
 def real_cwd(cwd: str) -> str | None:
     """Return the working directory of a command with symbolic links resolved. Return None if the path contains a
-    NUL. In this case, the error is reported when the command is started.
+    NUL. Starting the command then reports the error.
 
     Raises:
         SandboxUnavailable: the directory cannot be examined.

@@ -77,9 +77,9 @@ class ProtectedFiles:
         protected files counts as failed.
 
         The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of files
-        that could not be restored and that the user has accepted as they are. `prepare` is called in another thread
-        and returns the specification of the command. Before it returns, it passes the protected files to `protect`.
-        Files are also restored if this method is cancelled.
+        that could not be restored and that the user has accepted as they are. `prepare` is called in another
+        thread. It passes the protected files to `protect`, and then returns the specification of the command. Files
+        are also restored if this method is cancelled.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -161,7 +161,9 @@ class ProtectedFiles:
                     self._snapshots[path] = taken
 
     def unregister(self, running: Running) -> list[str]:
-        """Remove a command that has ended. Return the paths of the snapshots whose files it may have changed."""
+        """Remove a command that has ended. Return the paths of the snapshots whose files the command may have
+        changed.
+        """
         with self._mutex:
             if running in self._running:
                 self._running.remove(running)

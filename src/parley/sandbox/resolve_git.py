@@ -23,8 +23,8 @@ _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
 
 
 class GitPaths(Struct, kw_only=True):
-    """The files and directories that control Git and that a command could change if it may write to the given
-    roots. All paths except the paths in `links` are free of symbolic links.
+    """The files and directories that control Git and that a command could change, because it may write to the roots
+    that are passed to `find_git`. All paths except the paths in `links` are free of symbolic links.
     """
 
     directories: set[str] = field(default_factory=set)

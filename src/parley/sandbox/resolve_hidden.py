@@ -23,7 +23,8 @@ class Hidden(NamedTuple):
     """The configured hidden paths that contain symbolic links."""
 
     def outermost(self, roots: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the outermost hidden directories and hidden files: those that are not in another hidden directory.
+        """Return the outermost hidden directories and the outermost hidden files. An outermost path lies in no
+        other hidden directory.
 
         A root inside a hidden directory is visible, so the outermost hidden paths inside this root are returned as
         well.

@@ -105,7 +105,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     marks = (*roots, *covering, *git.missing)
 
     def outermost(paths: Iterable[str]) -> Iterator[str]:
-        """Yield the `paths` that are not hidden and do not lie in another protected directory."""
+        """Yield those of the `paths` that are not hidden and do not lie in a directory that is itself protected."""
         for path in paths:
             if not resolved.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
                 yield path

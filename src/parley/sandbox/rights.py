@@ -86,8 +86,8 @@ through a device.
 _SINCE: Final = {Files.REFER: 2, Files.TRUNCATE: 3, Files.IOCTL_DEV: 5, Files.RESOLVE_UNIX: 9}
 _NETWORK_SINCE: Final = 4
 SCOPES_SINCE: Final = 6
-"""The first version of Landlock that can apply a `Scope`, and can therefore prevent a command from sending signals
-to the user's other processes.
+"""The first version of Landlock that can apply a `Scope`. Older versions cannot prevent a command from sending
+signals to the user's other processes.
 """
 
 

@@ -2,8 +2,8 @@
 
 A profile is a script that allows certain operations and denies all others. A profile contains no paths, because
 paths are passed as named parameters. A protected path is an exception in the rule that allows writing to its root,
-so the order of these rules does not matter. The only rules that deny operations prevent directories from being
-moved. These rules come last.
+so the order of the rules that allow operations does not matter. The rules at the end prevent directories from being
+moved. Only these rules deny operations.
 
 The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every combination of
 upper and lower case.
@@ -65,8 +65,8 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "vm.loadavg"))
 """
 """The part of a profile that allows the operations that every command needs. This part allows only one service,
-which resolves user names. The readable system values do not include the arguments and variables of other processes
-(`kern.procargs2`). A command may use only terminals that it created.
+which resolves user names. A command may read system values (sysctl), but not `kern.procargs2`, which contains the
+arguments and variables of other processes. A command may use only terminals that it created.
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
@@ -112,8 +112,8 @@ class Seatbelt:
         self._starter = starter
 
     async def run(self, command: Command, policy: SandboxPolicy, *, output: Output) -> CommandResult:
-        """Run a command under a profile for this policy, and return its result. The command's output is passed to
-        `output`.
+        """Run a command under a profile that enforces `policy`, and return its result. The command's output is
+        passed to `output`.
         """
         start = await in_thread(lambda: _prepared(command, policy))
         return await self._starter.start(start, output=output)

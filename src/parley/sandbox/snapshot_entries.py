@@ -68,8 +68,8 @@ class Directory(Struct, frozen=True, kw_only=True):
     mode: int
     identity: Identity | None
     """The identity of the directory, which shows whether the directory was replaced. None if the snapshot contains
-    all files in the directory. In this case, another directory with the same entries counts as unchanged, and a
-    missing directory is created again.
+    all files in the directory: another directory with the same entries then counts as unchanged, and a missing
+    directory is created again.
     """
     names: frozenset[str] | None = None
     """The names of the protected entries; None if commands may add entries."""
