@@ -131,7 +131,9 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """The string that identifies the principal in the store. It stays the same when the server restarts."""
+        """The string that identifies the principal in read marks: the token id, or the name of a principal without
+        a stored token. The string stays the same after a restart of the server.
+        """
         if self.name == PAGE:
             return LOCAL.name  # the user of the page and the local user are the same person
         return self.name if self.name in RESERVED_NAMES else self.token_id
@@ -163,7 +165,9 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The string that identifies the principal and its token in data that outlives a request."""
+        """The string that identifies the principal in sessions, in signed states and in counters. It consists of
+        the token id and the name.
+        """
         return f"{self.token_id}:{self.name}"
 
 

@@ -128,8 +128,8 @@ class Call:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context manager in which the handler only waits, for example for the end of a turn. If the
-        client disconnects during this time, the handler is stopped.
+        """Return a context manager for a handler that only waits, for example for the end of a turn. If the client
+        disconnects while the context manager is active, the handler is stopped.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -191,12 +191,12 @@ class Dispatch:
     ) -> None:
         """Create the dispatcher.
 
-        `requests` maps the methods of requests to handlers, and `modern_requests` does so for requests at version
-        2026-07-28. `notices` maps the methods of notifications to handlers. `context` is called with the reply
-        channel and the `_meta` of a request, and returns the context of the request. `own` tracks the requests that
-        the server sends to the client. `meta_of` is called with the parameters of a request. It returns the `_meta`
-        if the request is at version 2026-07-28, and None otherwise. It may raise `RequestRefused`. `tasks` runs the
-        handlers. `client_id` names the client in logs and traces.
+        `requests` maps methods to the handlers of requests, and `modern_requests` contains the handlers of requests
+        at version 2026-07-28. `notices` maps the methods of notifications to handlers. `context` is called with the
+        reply channel and the `_meta` of a request, and returns the context of the request. `own` tracks the
+        requests that the server sends to the client. `meta_of` is called with the parameters of a request. It
+        returns the `_meta` if the request is at version 2026-07-28, and None otherwise. It may raise
+        `RequestRefused`. `tasks` runs the handlers. `client_id` names the client in logs and traces.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices

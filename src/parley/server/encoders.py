@@ -1,9 +1,9 @@
 """Encodes events as notifications for streams, for `codex` calls and for `codex-reply` calls.
 
-An event is encoded once for all readers. An encoder adds the other bytes of the notification, which come before and
-after the event. The bytes before the event are cached for each event type. The module `wire/notifications.py`
-defines the same notifications as structs, and tests compare the encoded notifications with the structs. If a stream
-is sent as log messages, each notification of the stream is the data of a log message.
+An event is encoded once for all readers. An encoder adds the bytes of the notification before and after the event.
+The bytes before the event are cached for each event type. The module `wire/notifications.py` defines the same
+notifications as structs, and tests compare the encoded notifications with the structs. If a stream is sent as log
+messages, each notification of the stream is the data of a log message.
 """
 
 from __future__ import annotations

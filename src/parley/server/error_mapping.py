@@ -1,7 +1,7 @@
 """Converts the errors that tools raise into results.
 
 Clients that were written for Codex expect a different form of result from each failed tool: text, a structured
-value, or only the flag `isError`. The tool table assigns one of these shapes (`ErrorShape`) to each tool. Clients
+value, or only the flag `isError`. The tool table assigns one of these forms (`ErrorShape`) to each tool. Clients
 that get Parley's additions to the protocol (`Features.additions`) also get the error code.
 """
 

@@ -109,7 +109,9 @@ _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 
 
 def negotiate(session: Session, params: InitializeParams) -> None:
-    """Begin the session with the version and the features that follow from the parameters of `initialize`."""
+    """Choose the protocol version and the features of the client from the parameters of `initialize`, and begin the
+    session with them.
+    """
     known = params.protocol_version in KNOWN_VERSIONS
     version = params.protocol_version if known else FULL_VERSION
     session.begin(version, features_of(version, params.client_info.name, mcp_settings(session.loader)), params)

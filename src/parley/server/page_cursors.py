@@ -15,7 +15,7 @@ __all__ = ["CONVERSATIONS", "decode_cursor", "encode_cursor"]
 T = TypeVar("T")
 
 CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(PageCursor)
-"""The decoder for cursors of lists that begin with the conversation with the latest activity."""
+"""The decoder for cursors of lists that are sorted by the time of the latest activity."""
 
 
 def encode_cursor(place: object) -> str:

@@ -179,8 +179,7 @@ class ClientConnection:
         the resources, and is therefore notified when the list changes.
 
         Raises:
-            ParleyError: a conversation cannot be read at the moment. In this case, the session is only partly
-                restored.
+            ParleyError: a conversation cannot be read. The session is then only partly restored.
         """
         session = self.session
         session.requests.use_unique_ids()

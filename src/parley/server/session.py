@@ -190,7 +190,7 @@ class Session:
 
     def on_changed(self, owner: Hashable, do: Callable[[], None]) -> None:
         """From now on, call `do` whenever the negotiated features, the log level, the streams or the resource
-        subscriptions have changed. The function replaces an earlier function of the same `owner`.
+        subscriptions have changed. A second call with the same `owner` replaces the callback.
         """
         self._on_changed[owner] = do
 
@@ -200,8 +200,8 @@ class Session:
             do()
 
     def on_reconnect(self, owner: Hashable, do: Callable[[], None]) -> None:
-        """From now on, call `do` whenever the client has reconnected and may have missed messages. The function
-        replaces an earlier function of the same `owner`.
+        """From now on, call `do` whenever the client has reconnected and may have missed messages. A second call
+        with the same `owner` replaces the callback.
         """
         self._on_reconnect[owner] = do
 

@@ -45,8 +45,9 @@ SHORT_BYTES: Final = 1024 * 1024
 """
 
 MAX_ENDS: Final = 256
-"""The maximum number of streams ended by the server that are recorded for a client that may reconnect. The same
-limit applies to streams cancelled by the client. Beyond this number, the oldest records are removed.
+"""The maximum number of ended streams that are recorded for a client that may reconnect. The limit applies
+separately to streams that the server ended and to streams that the client cancelled. Beyond this number, the oldest
+records are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
@@ -204,7 +205,7 @@ class _Stream:
         """Begin to send a long snapshot in pages, at the speed at which the client reads them.
 
         The snapshot is one message, and other messages to the client wait until the snapshot is complete. If the
-        stream ends in the meantime, the snapshot is still sent completely.
+        stream ends first, the snapshot is still sent completely.
         """
         source = self.conversation.log
         frame = begin_frame_at(self.out, Position(source.durable))

@@ -301,8 +301,8 @@ class TurnWaiter:
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
         """Send the response if the turn has stopped but its end will not reach the log of this process.
 
-        This is the case if the end cannot be stored, or if another process will store the end after this server has
-        shut down.
+        The end does not reach the log if it cannot be stored, or if another process will store it after this server
+        has shut down.
         """
         assert self._turn is not None
         if self._turn.lost is not None:

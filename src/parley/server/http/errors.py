@@ -113,8 +113,8 @@ class UnknownSession(HttpRefused):
 
 
 class SessionNotRestored(HttpRefused):
-    """Raised when a session of an earlier server process cannot be restored at the moment. The session remains
-    stored.
+    """Raised when a session of an earlier server process cannot be restored, because the session or one of its
+    conversations cannot be read. The session remains stored, so the client can try again.
     """
 
     code, status = "session_not_restored", HTTPStatus.SERVICE_UNAVAILABLE

@@ -1,8 +1,8 @@
 """Checks the host and the origin of each HTTP request before its body is read.
 
 A web page can make a browser send requests to a server on loopback. The checks of the headers Host, Origin,
-Sec-Fetch-Site and Content-Type prevent such requests, even if the host name of the page was changed to point to
-this computer (DNS rebinding).
+Sec-Fetch-Site and Content-Type reject such requests, even if the host name of the page now resolves to this
+computer (DNS rebinding).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class HttpSessions:
         Raises:
             TooManySessions: the session cannot be restored, because the server or the principal has the maximum
                 number of sessions, and the principal has no idle session.
-            SessionNotRestored: the session cannot be restored at the moment.
+            SessionNotRestored: the session or one of its conversations cannot be read.
         """
         restoring = self._restoring.get(session_id)
         session = None if restoring is not None else self._sessions.get(session_id)
@@ -222,7 +222,7 @@ class HttpSessions:
         principal has no session with the id `session_id` in the store, or if the session has expired.
 
         Raises:
-            SessionNotRestored: the session cannot be restored at the moment.
+            SessionNotRestored: the session or one of its conversations cannot be read.
             TooManySessions: the server or the principal has the maximum number of sessions, and the principal has
                 no idle session.
         """

@@ -92,9 +92,8 @@ class StatelessRequests:
 
     @staticmethod
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
-        """Return whether the message must be handled at version 2026-07-28. This is the case if the `_meta` of the
-        message names any version, or if the header `MCP-Protocol-Version` names version 2026-07-28 and the message
-        is not `initialize`.
+        """Return whether the message must be handled at version 2026-07-28: the `_meta` of the message names any
+        version, or the header `MCP-Protocol-Version` names version 2026-07-28 and the message is not `initialize`.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)

@@ -155,8 +155,8 @@ class Rounds:
 
     async def settle(self, conversation: Conversation) -> None:
         """Settle the approval with the answer in the repeated call. If the call contains no valid answer, the
-        approval stays open and the client is asked again. If the approval has been settled in the meantime, the
-        answer is ignored.
+        approval stays open and the client is asked again. If the approval has already been settled, the answer is
+        ignored.
 
         Raises:
             RoleTooLow: the role of the principal is too low.

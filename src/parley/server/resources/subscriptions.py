@@ -111,7 +111,7 @@ class ResourceSubscriptions:
         changes.
 
         Raises:
-            StoreError: a resource cannot be read at the moment.
+            StoreError: the conversation of a resource cannot be read.
         """
         for uri in uris:
             try:
