@@ -1,7 +1,7 @@
 """The connections to the database: a small pool, and separate connections for single purposes.
 
 If the connection is lost during `Database.run`, the statements are executed again on a new connection, until the
-deadline of the call. A flag tells the repeated call that an earlier attempt may have been committed. If
+deadline of the call. The second argument of `Work` states whether an earlier attempt may have been committed. If
 the caller is cancelled, the statements are still executed.
 """
 
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 Work = Callable[[Connection, bool], Coroutine[Any, Any, T]]
 """A function that executes statements on the given connection. The function is called again if the connection is
-lost. The flag is True if an earlier attempt may have been committed.
+lost. Its second argument is True if an earlier attempt may have been committed.
 """
 
 

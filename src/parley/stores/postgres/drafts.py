@@ -211,8 +211,8 @@ async def remove_some(db: Connection, _: bool) -> Freed | None:
     """Remove the last page of entries of one deleted conversation or abandoned draft. Return the number and total
     size of the blobs that were removed.
 
-    Return None if there are no entries to remove. The flag of `database.Work` is ignored, because the function can
-    be repeated.
+    Return None if there are no entries to remove. The second argument (see `database.Work`) is ignored, because a
+    repeated call is harmless.
     """
     freed = Freed(blobs=0, bytes=0)
     async with db.transaction():

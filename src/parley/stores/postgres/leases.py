@@ -68,8 +68,8 @@ ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
 conversation `c`, may be running.
 
 A node that is cut off from the database loses its lock and continues its turns until its lease is about to expire.
-For a node whose row has not expired, the condition is therefore true although its lock is free, unless the
-parameter $3, the URLs of the nodes that refused a connection, contains its URL.
+The condition is therefore true for a node whose row has not expired, even if its lock is free. This exception does
+not apply to a node that refused a connection; the parameter $3 contains the URLs of these nodes.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"

@@ -203,7 +203,7 @@ class Writer:
         """Execute the requests of `jobs`, which have the same kind, and repeat them on new connections until their
         outcome is known.
 
-        Requests that have failed in the meantime, because of their deadline or a lost lease, are not repeated.
+        A request that has already failed, because of its deadline or a lost lease, is not repeated.
         """
         loop, token, backoff, may_be_done = asyncio.get_running_loop(), os.urandom(TOKEN_BYTES), Backoff(), False
         self._stalled_since = loop.time()

@@ -114,7 +114,7 @@ def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq:
 
 def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
     """Return the position up to which the conversation counts as read by all principals. Also return a list of the
-    principals that have marked the conversation as read, each with the position up to which it has read.
+    principals that have marked the conversation as read, each with the position up to which the principal has read.
     """
     found = _named(db, "row, read_seq", conversation_id)
     if found is None:
@@ -404,8 +404,8 @@ def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tup
     """Yield the columns of the entries at these positions that clients see. Also yield damaged entries and the
     entry at the last position. The positions must be ascending.
 
-    If an entry is missing, yield all entries before the missing entry, as `_entries` does. If the query fails
-    because of damage, yield all remaining entries, as `_entries` does.
+    If an entry is missing or the query fails because of damage, continue as `_entries` does: also yield entries
+    that clients do not see, up to the first missing entry.
     """
     first, last = _bounds(positions)
     rest = first

@@ -86,8 +86,8 @@ class _HeldLease:
     def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
         self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """True if the database may contain an owner for the conversation. In this case, releasing the lease must
-        also remove the owner from the database. If False, releasing the lease writes nothing.
+        """True if the database may contain an owner for the conversation; releasing the lease then also removes the
+        owner. If False, releasing the lease writes nothing.
         """
         self.last_append: Future[None] | None = None
 
@@ -485,7 +485,7 @@ class SqliteStore:
 
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
         """Return the position up to which the log counts as read by all principals. Also return a list of the
-        principals that have marked the log as read, each with the position up to which it has read.
+        principals that have marked the log as read, each with the position up to which the principal has read.
         """
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
 

@@ -128,9 +128,7 @@ class Writer:
         """The free space on the disk that contains the home; None while the database is not open."""
         self._limited_log = LimitedLog(log)
         self._measure_at = 0
-        """The number of bytes added since the last checkpoint at which the size of the write-ahead log is measured
-        again.
-        """
+        """When `_grown` reaches this number of bytes, the size of the write-ahead log is measured again."""
         self._has_committed = False
         """True if a transaction of this writer has been committed and has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
@@ -354,7 +352,7 @@ class Writer:
         self._schedule(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Make the futures of the jobs fail with `error`, as soon as there is enough memory to do so.
+        """Make the futures of the jobs fail with `error`. If memory runs out, try again until there is enough.
 
         An error must not end the thread, because later jobs would then wait forever.
         """
