@@ -424,9 +424,9 @@ class DescriptorTransport:
             self._ended.set()
 
     def _handle_frames(self) -> bool:
-        """Pass the frames to the handler in order. Return True if all frames were passed. Return False if there was
-        not enough memory for a frame. In that case, only the beginning and the end of this frame are kept, so that
-        an error response can be sent later.
+        """Pass the frames to the handler in order. Return True if all frames were passed. If there was not enough
+        memory for a frame, keep only its beginning and its end, so that an error response can be sent later, and
+        return False.
         """
         while self._unhandled:
             try:

@@ -1,8 +1,8 @@
 """The transport between processes of one user, over Unix sockets in a private directory.
 
 The module checks names, file modes and the user of the other process. A socket file exists while its process is
-listening, and remains if the process is killed. A unique name belongs to only one process, so any process may
-remove a socket file with a unique name if it accepts no connections.
+listening, and remains if the process is killed. A unique name belongs to only one process. Any process may
+therefore remove a socket file with a unique name if the socket accepts no connections.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decode
     agent.
 
     Raises:
-        BadArguments: the arguments do not match `kind`, or an unknown argument has such a name. The message names
+        BadArguments: the arguments do not match `kind`, or an unknown argument is rejected. The message names
             the field and the problem.
     """
     if len(memoryview(arguments)) >= LARGE_BYTES:

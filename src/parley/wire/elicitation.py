@@ -157,7 +157,7 @@ def has_known_decision(answer: Message) -> bool:
 def is_dismissal(answer: Message) -> bool:
     """Return whether the client closed the form without making a decision.
 
-    This is the case if the response contains the action `cancel` or `decline`, but no decision and no `content`.
+    Such a response contains the action `cancel` or `decline`, but no decision and no `content`.
     """
     if error_of(answer) is not None or isinstance(answer.result, UnsetType):
         return False

@@ -122,8 +122,8 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:
-        """Return the reason that clients get when their streams end because the principal `name` has taken over the
-        conversation.
+        """Return the reason that clients get when their streams end because the principal `name` has opened an
+        exclusive stream.
         """
         return f"{cls.TAKEN_OVER}, opened by {name}"
 

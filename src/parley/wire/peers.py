@@ -1,4 +1,4 @@
-"""The protocol between processes that share a home directory: JSON-RPC with its own methods.
+"""The protocol between processes that share a home directory, and between nodes: JSON-RPC with its own methods.
 
 A process that needs a conversation sends `parley/follow` to the owner, which is the process that is running a turn
 of the conversation. The owner then sends every entry and delta after a position, in order, until the turn ends. The
@@ -132,7 +132,8 @@ class Submitted(Struct, frozen=True, kw_only=True):
     """The result of `Submit` and `Enqueue`. The response is sent before the message has any effect."""
 
     event_id: EventId | None
-    """The id of the turn that handles the message; None if the message was submitted before and its turn has ended.
+    """The id of the turn that handles the message; None if the message is in the queue, or if it was submitted
+    before and its turn has ended.
     """
     first: Seq
     """The position of the first entry of the message."""
@@ -285,7 +286,8 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """Params of the notification that a turn has begun in a conversation, or that the conversation was deleted.
+    """Params of the notification that a turn has begun in a conversation, or that the conversation was changed or
+    deleted.
 
     Each process whose clients read the conversation then checks the state of the conversation.
     """
@@ -296,7 +298,8 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 
 class TakeOver(Struct, frozen=True, kw_only=True):
-    """Params of the notification that a client of the sending process takes over a conversation.
+    """Params of the notification that a client of the sending process has opened an exclusive stream of a
+    conversation.
 
     Each process that gets the notification ends its streams of the conversation that were opened before the time
     `at`.
@@ -306,9 +309,9 @@ class TakeOver(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     by: str
-    """The name of the principal that takes over the conversation."""
+    """The name of the principal that opened the exclusive stream."""
     at: float
-    """The time of the takeover, in seconds since the epoch."""
+    """The time when the exclusive stream was opened, in seconds since the epoch."""
 
 
 # --- notifications to a following process --------------------------------------

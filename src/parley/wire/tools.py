@@ -730,8 +730,8 @@ class SettingsListResult(Struct, frozen=True, kw_only=True):
     profiles: tuple[ListedProfile, ...]
     cwd: str
     roots: tuple[str, ...]
-    """The directories that may contain `cwd`. If the list is empty, an admin may choose any directory, and other
-    clients may choose only the default directory.
+    """The value of `cwd` must be in one of these directories. If the list is empty, an admin may choose any
+    directory, and other clients may choose only the default directory.
     """
     approval_policy: ApprovalPolicy
     approval_policies: tuple[ApprovalPolicy, ...]

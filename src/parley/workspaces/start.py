@@ -40,8 +40,8 @@ async def choose_start(
     `last` is the last `workspace_updated` event in the log of the conversation; None if there is none. `tips` are
     the branches in the repository with their commits, and `base` is the commit of the base branch. `head` is the
     commit of the worktree on this disk; None if there is none. `has_last` is True if the commit of `last` is on
-    this disk or in the repository. `is_ancestor` returns whether its first commit is an ancestor of its second
-    commit, or the same commit.
+    this disk or in the repository. `is_ancestor` is called with two commits. It returns whether they are equal or
+    the first is an ancestor of the second.
 
     The commit in the log takes precedence over the commit of the worktree, because the worktree on this node may be
     older than the work of another node.

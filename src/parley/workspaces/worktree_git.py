@@ -13,8 +13,8 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["MAX_LIST_BYTES", "WorktreeGit"]
 
 MAX_LIST_BYTES: Final = 256 * 1024 * 1024
-"""The maximum number of bytes that are read from a list of files. A list of at least half as many characters is
-rejected, because it may be truncated: a character can have more than one byte.
+"""The maximum number of bytes that are read from a list of files. After decoding, a list with at least half this
+number of characters is rejected, because it may be truncated: a character can have more than one byte.
 """
 
 

@@ -5,10 +5,10 @@ worktrees, `worktrees/ID`. Commands of the model can write only to the worktree 
 commands of the server name the clone explicitly and ignore the `.git` in a worktree, because a command of the model
 may have replaced that `.git`.
 
-A Git command that reads or writes files of a worktree can write only to the administrative directory of this
-worktree, `repositories/NAME.git/worktrees/ID`. The command stores its objects there, and the server moves the
-objects to the clone. While Git writes files of a worktree, the worktree is in its administrative directory, where
-no command of a model can replace it.
+A Git command that uses the files of a worktree can write only to the administrative directory of this worktree,
+`repositories/NAME.git/worktrees/ID`. Git stores new objects there, and the server then moves these objects to the
+clone. Before a checkout, the server moves the worktree into the administrative directory, where no command of a
+model can replace the worktree. After the checkout, the server moves the worktree back to `worktrees/ID`.
 """
 
 from __future__ import annotations

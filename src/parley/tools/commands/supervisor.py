@@ -1,11 +1,10 @@
 """The supervisor: the process that starts one command and kills all processes that the command leaves behind.
 
-This module imports only the standard library, because the fork server loads it. The supervisor is a subreaper: when
-the parent of one of the command's processes ends, that process becomes a child of the supervisor. When all of the
-command's processes are dead, the supervisor reports the end of the command to the executor. The supervisor kills
-these processes as soon as the executor closes its end of the control socket or the fork server dies. The supervisor
-reads the reports of bubblewrap without waiting, so that a process that keeps the pipe open does not delay the
-supervisor.
+This module imports only the standard library, because the fork server loads it. The supervisor is a subreaper: a
+process of the command whose parent has ended becomes a child of the supervisor. When all of the command's processes
+are dead, the supervisor reports the end of the command to the executor. The supervisor kills these processes as
+soon as the executor closes its end of the control socket or the fork server dies. The supervisor reads the reports
+of bubblewrap without waiting, so that a process that keeps the pipe open does not delay the supervisor.
 """
 
 from __future__ import annotations

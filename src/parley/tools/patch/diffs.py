@@ -162,8 +162,8 @@ def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> i
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
     """Return the length of the longest common prefix of two sequences, or `limit` if that is less.
 
-    `same` returns whether the sequences are equal between two offsets, the second one excluded. The length is found
-    by an exponential search and then a binary search.
+    `same` returns whether the sequences are equal from its first offset up to, but not including, its second
+    offset. The length is found by an exponential search and then a binary search.
     """
     reached, stride = 0, 64
     ahead = min(stride, limit)

@@ -1,7 +1,7 @@
 """Finds the positions of a patch's chunks in a file, and applies the chunks.
 
-The context lines and removed lines of a chunk must match contiguous lines of the file after the previous chunk.
-Lines are compared at four levels: exactly, without trailing whitespace, without surrounding whitespace, and with
+The unchanged and removed lines of a chunk must match contiguous lines of the file after the previous chunk. Lines
+are compared at four levels: exactly, without trailing whitespace, without surrounding whitespace, and with
 typographic characters replaced with ASCII characters. A match at an earlier level takes precedence over a nearer
 match at a later level.
 
@@ -162,11 +162,11 @@ class _Search:
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
-        """Search for the chunk's context lines from `start` on, and return the position after them. The search for
-        the lines of the chunk begins there.
+        """Search for the lines that the chunk names after `@@` (`Chunk.contexts`), from `start` on. Return the
+        position after the last of them, where the search for the lines of the chunk begins.
 
         Raises:
-            PatchRefused: a context line was not found.
+            PatchRefused: one of these lines was not found.
         """
         for context in chunk.contexts:
             at = self._find((context,), start)

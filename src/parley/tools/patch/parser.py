@@ -39,7 +39,9 @@ class Chunk(Struct, frozen=True):
     """A change to adjacent lines of a file."""
 
     contexts: tuple[str, ...]
-    """Lines that precede the chunk in the file, in this order. Other lines may lie between these lines."""
+    """The lines that the patch names after `@@`. They precede the chunk in the file, in this order, and other lines
+    may lie between them.
+    """
     lines: tuple[Line, ...]
     at_end: bool
     """True if the chunk must match the last lines of the file."""

@@ -163,8 +163,8 @@ class Connection(RequestHandler):
 
     def trust(self, limited_as: str | None) -> bool:
         """Record that a request was authenticated, and return True. Return False, and record nothing, if the
-        principal that is counted under `limited_as` has too many connections. None means that the connections of
-        the principal are not limited.
+        principal that is counted under `limited_as` has too many connections. `limited_as` is None if the
+        connections of the principal are not limited.
         """
         if limited_as not in (None, self.limited_as) and not self._connections.may_open(limited_as):
             return False
