@@ -160,10 +160,10 @@ class MessageQueue:
         """Replace the content of a queued message. The message then belongs to the principal of `message`. Return a
         future that is done when the change is durable.
 
-        The settings of a queued message were checked only for the principal that supplied them, so a limited
-        principal cannot edit a message with settings of another principal. `read` is the content including the
-        files that the message names. If another process still holds the write lock at the time `until`, the future
-        fails with `WriteLockHeld`.
+        The settings of a queued message were checked only for the principal that supplied them. A limited principal
+        therefore cannot edit a message that contains settings of another principal. `read` is the content including
+        the files that the message names. If another process still holds the write lock at the time `until`, the
+        future fails with `WriteLockHeld`.
 
         Raises:
             NotQueued: the message is not in the queue.

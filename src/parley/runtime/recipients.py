@@ -184,7 +184,7 @@ class Recipients:
 
         `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is True if a
         client can be asked about the limit, or if every client that is reading and may interrupt the turn knows the
-        event `limit_reached`. If it is False, an approval about a limit waits only if the setting
+        event `limit_reached`. If `knows_limits` is False, an approval about a limit waits only if the setting
         `[approvals] on_timeout` is `hold` and every client that may answer knows this event.
         """
         is_held = approvals.on_timeout == "hold" and not self.may_end_at_limit

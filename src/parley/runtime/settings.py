@@ -1,5 +1,5 @@
-"""Resolves the settings of one conversation for each message. The settings come from config.toml, the command line
-and the environment of this process or of one client.
+"""Resolves the settings of one conversation for each message. The settings come from config.toml, and from the
+command line and the environment of this process or of one client.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The maximum distance of a conditional jump, in instructions. The limit is one less than the largest value of a
-byte, because a long jump to the label `otherwise` may be inserted after the distance to the label `then` was
-checked.
+"""The maximum distance of a conditional jump, in instructions. A distance is stored in one byte. The limit is one
+less than the largest value of a byte: after the distance to the label `then` was checked, a long jump to the label
+`otherwise` may be inserted.
 """
 
 

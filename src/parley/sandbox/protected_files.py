@@ -1,9 +1,9 @@
 """Restores protected files that commands have changed, if the sandbox cannot prevent the change.
 
-The server takes a snapshot of protected files before it starts a command that may write to them, and restores them
-when the last of these commands has ended. While one of the commands is running, the server restores nothing. A
-change that is made while no command is running is never undone. This module tracks which commands are running.
-`snapshot` finds the protected files and restores them.
+Before the server starts a command that may write to protected files, it takes a snapshot of these files. It
+restores them when no command that may write to them is running any more. A change that is made while no command is
+running is never undone. This module tracks which commands are running. `snapshot` finds the protected files and
+restores them.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class ProtectedFiles:
         """Return the paths of the protected files in `roots` that a command has changed and that could not be
         restored.
 
-        A path is no longer returned if its file again has the content from before the command, or if the file has
-        changed since the failed restoration.
+        A path is no longer returned in two cases: its file has the content from before the command again, or the
+        file has changed since the failed restoration.
         """
         with self._mutex:
             found = {path: each for path, each in self._unrestored.items() if is_below_any(path, roots)}

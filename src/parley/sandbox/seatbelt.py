@@ -247,8 +247,8 @@ system may store other characters in several encodings.
 def _any_spelling(path: str) -> str:
     """Return a regular expression for a path and everything in it, in any combination of upper and lower case.
 
-    A character that cannot be written literally in the expression is replaced with a pattern for any character, so
-    the expression may match a few more names.
+    A character that cannot be written literally in the expression is replaced with a pattern for any character. The
+    expression may therefore match a few more names.
     """
     return f"^{''.join(map(_expression, _PIECES.findall(path.rstrip('/'))))}(/|$)"
 

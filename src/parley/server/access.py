@@ -108,9 +108,8 @@ def allowed_overrides(
     """Check that the principal may choose `overrides`, the settings in a tool call. Return the overrides to apply.
 
     The returned overrides differ from `overrides` at most in `cwd`. If the principal may choose only directories
-    below `serve.roots`, `cwd` is an absolute path without symbolic links. If the principal is bound to one
-    conversation and the tool call concerns this conversation, `cwd` is None, because such a principal cannot change
-    the directory of the conversation.
+    below `serve.roots`, `cwd` is an absolute path without symbolic links. `cwd` is None if the principal is bound
+    to the conversation of the tool call, because such a principal cannot change the directory of its conversation.
 
     `current` contains the current settings of the conversation; None if the tool call creates a conversation.
 

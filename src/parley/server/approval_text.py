@@ -91,8 +91,8 @@ def elicitation(
 
     `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
     task that the approval belongs to; None if the approval belongs to no task. If `session_first` is True, the
-    first choice in the form is approval for the session instead of approval for a single action, and the message
-    says that this is the last approval request of the tool call.
+    first choice in the form is approval for the session instead of approval for a single action. The message then
+    also says that this is the last approval request of the tool call.
     """
     fields = _fields(approval, conversation, request=request, features=features)
     form = _FULL_FORM if features.describes_approvals else _PLAIN_FORM

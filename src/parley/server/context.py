@@ -39,8 +39,9 @@ __all__ = [
 
 PAGE: Final = "page"
 RESERVED_NAMES: Final = ("local", "serve", PAGE)
-"""The principal names that no stored token can have. They belong to the user who runs the server, the holder of the
-token that is valid only while the server runs, and the user who has signed in to the web page with a one-time code.
+"""The principal names that no stored token can have. They belong to three principals: the user who runs the server
+(`local`), the holder of the token that is valid only while the server runs (`serve`), and the user who has signed
+in to the web page with a one-time code (`page`).
 """
 
 

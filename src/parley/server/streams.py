@@ -268,8 +268,8 @@ def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
 class Streams:
     """The streams of one connection.
 
-    There is at most one stream for each conversation, because the client could not distinguish the events of two
-    streams of a conversation, even if the streams were opened at different protocol versions.
+    There is at most one stream for each conversation, at all protocol versions together, because the client could
+    not distinguish the events of two streams of the same conversation.
     """
 
     def __init__(self) -> None:

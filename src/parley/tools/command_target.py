@@ -1,7 +1,7 @@
 """Identifies the working directory and the program file of a command, and detects whether they were replaced.
 
-An approval is valid only for this directory, for this program and for the words of the command. `CommandTarget`
-keeps the directory open, so that its inode number is not reused while the user decides.
+An approval is valid only for the directory, the program file and the words of the command. `CommandTarget` keeps
+the directory open, so that its inode number is not reused while the user decides.
 """
 
 from __future__ import annotations

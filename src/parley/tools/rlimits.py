@@ -1,6 +1,6 @@
 """Sets the limit on open files. The server raises its own limit, because many conversations need many pipes and
-connections. The programs that the server starts get the original limit, because programs that use `select`, or that
-close every possible descriptor, work better with a low limit.
+connections. The programs that the server starts get the original limit. Programs that use `select`, or that close
+every possible descriptor, work better with a low limit.
 """
 
 from __future__ import annotations

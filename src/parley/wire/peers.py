@@ -88,8 +88,8 @@ class Unfollow(Struct, frozen=True, kw_only=True):
 
 
 class PeerRead(Struct, frozen=True, kw_only=True):
-    """Params of the notification in which a process that follows a conversation reports whether its clients read
-    the conversation, and whether these clients can be asked to decide approvals.
+    """Params of a notification from a process that follows a conversation. The process reports whether its clients
+    read the conversation, and whether these clients can be asked to decide approvals.
     """
 
     METHOD: ClassVar = "parley/read"

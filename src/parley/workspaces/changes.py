@@ -1,9 +1,9 @@
 """Finds the files of a worktree that the next commit contains.
 
 Git must never run in a repository that a command of the model has created inside the worktree, because the
-configuration of that repository can name programs. `git add`, `git status` and `git diff` would run Git in the
-repository. `git ls-files` and `git update-index` do not run Git there. This module removes such repositories from
-the list of files.
+configuration of such a repository can name programs. `git add`, `git status` and `git diff` would run Git in the
+repository; `git ls-files` and `git update-index` do not. This module removes such repositories from the list of
+files.
 """
 
 from __future__ import annotations

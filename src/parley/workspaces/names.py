@@ -20,8 +20,8 @@ def branch_of(conversation_id: ConversationId) -> str:
 
 
 def is_branch_of(branch: str, conversation_id: ConversationId) -> bool:
-    """Return whether a branch name is the name of a conversation's first branch, optionally followed by a dash and
-    a number, as in the names that `next_branch` returns.
+    """Return whether `branch` is a branch of the given conversation: its first branch, or a name that `next_branch`
+    returns, which ends with a dash and a number.
     """
     return re.fullmatch(re.escape(branch_of(conversation_id)) + r"(-[1-9][0-9]*)?", branch, re.ASCII) is not None
 

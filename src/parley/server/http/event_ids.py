@@ -2,9 +2,9 @@
 
 Because an event id contains the positions, the server does not have to store positions for clients that may
 reconnect. A client sends the event id in a header, whose length is limited. Therefore, an event id identifies each
-conversation stream by its number. It does not contain the id of the request that opened the stream, because the
-client chooses this id and the id could be long. The signature covers the session id, so an event id of one session
-is invalid in all other sessions.
+conversation stream by its number, and not by the id of the request that opened the stream: the client chooses this
+request id, which could be long. The signature covers the session id, so an event id of one session is invalid in
+all other sessions.
 """
 
 from __future__ import annotations

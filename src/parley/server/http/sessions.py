@@ -46,8 +46,8 @@ USE_SECONDS: Final = 300.0
 MAX_ATTEMPTS: Final = 5
 """The maximum number of attempts to store a session while other nodes change the same session."""
 MAX_STREAMS: Final = 600
-"""The maximum number of streams of one session. The number is limited because an event id contains the positions in
-all streams of the session, and a client sends the event id in a header, whose length is limited.
+"""The maximum number of streams of one session. An event id contains the positions in all streams of the session,
+and a client sends it in a header. The limit keeps this header short enough.
 """
 
 

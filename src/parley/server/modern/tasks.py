@@ -103,9 +103,9 @@ def _modern(task: Task, **details: Raw | dict[str, Raw] | UnsetType) -> ModernTa
 
 
 async def _with_details(task: TurnTask, context: RequestContext, request: RequestId) -> ModernTask:
-    """Return the state of the task. The state contains the result if the task has ended, or the approval request if
-    the task is waiting for an approval and the client can be asked to decide it. `request` is the request id that
-    the approval request contains.
+    """Return the state of the task. If the task has ended, the state contains the result. If the task is waiting
+    for an approval that the client can be asked to decide, the state contains the approval request. `request` is
+    the request id that the approval request contains.
     """
     entry = await task.end()
     if entry is None:

@@ -148,8 +148,8 @@ async def execute_until(until: float, connection: Connection, work: Coroutine[An
     finished at the time `until` on the event loop's clock, terminate the connection.
 
     This function never cancels a statement: if a commit that waits for a standby is cancelled, other processes see
-    the transaction although no standby has it. If an administrator cancels such a wait, this function waits for the
-    standby again.
+    the transaction although no standby has it. If an administrator cancels the wait for a standby, this function
+    waits again.
 
     Raises:
         TimeoutError: the statements were not finished at the time `until`, and the connection was terminated.

@@ -6,8 +6,9 @@ acquire a lease if the lock of its holder is free or the row of its holder has e
 conversation then protects the log from the former holder, whose appends fail.
 
 The process renews the row on a separate connection. If the process cannot renew the row for two thirds of the lease
-time by its own clock, it gives up all leases. For two lease times after a reconnection, the process acquires no
-leases that still have a holder, because after a failover the new server has none of the locks of running processes.
+time by its own clock, it gives up all leases. After a failover, the new database server has none of the locks of
+running processes. Therefore, for two lease times after a reconnection, the process acquires no leases that still
+have a holder.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Servers of two adjacent versions of Parley can use the same database at the same time. A migration is therefore
 additive: it adds tables, indexes, and columns with defaults, and the statements of the previous version keep their
 meaning. Only a later version removes tables, indexes and columns that the previous version needs. The table
-`format` contains the lowest format that a server must know to use the database, so a server can use a database with
-a newer format that is compatible.
+`format` contains the lowest format that a server must know to use the database. A server can therefore use a
+database with a newer, compatible format.
 
 All tables are in the schema `parley` of the database. Strings that clients choose are stored as bytes, because the
 type `text` of PostgreSQL cannot contain NUL.

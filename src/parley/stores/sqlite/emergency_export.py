@@ -50,8 +50,9 @@ class Saved(NamedTuple):
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Export the conversations that the connection `db` can read and that are missing from the file `database` or
-    have a different number of entries in this file. Return where and how many conversations were saved.
+    """Export conversations that the connection `db` can read: those that are missing from the file `database`, and
+    those that have a different number of entries in this file. Return the place of the saved files, the number of
+    saved conversations, and the number of conversations that were not saved.
 
     Each conversation is written to its own file in the home, or in `ELSEWHERE` if the home is not writable.
     """

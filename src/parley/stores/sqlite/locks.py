@@ -41,8 +41,8 @@ class WriteLock:
     """The lock that a process holds while it writes to, checkpoints, opens or closes the database.
 
     The object is a context manager. A process first acquires a second lock, the gate, and releases the gate when it
-    has acquired the write lock. A process that has just written therefore acquires the write lock again only after
-    the processes that are already waiting, and no process starves.
+    has acquired the write lock. A process that has just released the write lock can therefore acquire it again only
+    after the processes that are already waiting. No process starves.
     """
 
     def __init__(self, home: str) -> None:

@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 
 class _NotYetOpen(Exception):
-    """Raised when this process must open the database before the database can be read, although no other process
-    holds the write lock.
+    """Raised when the database can be read only after this process has opened it, and no other process holds the
+    write lock.
 
     The writer thread of this process may be opening the home at this moment, so the caller waits and tries again.
     """

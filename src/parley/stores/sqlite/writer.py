@@ -482,8 +482,8 @@ class Writer:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
         A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes` to the log, a number that
-        depends on the free space on the disk. A checkpoint is also due when the size of the log exceeds
-        `WAL_BYTES`, because several processes may write to the log and each process may add less. The size of the
+        depends on the free space on the disk. Several processes may write to the log, and each of them may add less
+        than that. A checkpoint is therefore also due when the size of the log exceeds `WAL_BYTES`. The size of the
         log and the free space are measured rarely, because a measurement makes the next write slower.
         """
         space = self._space

@@ -1,8 +1,8 @@
 """Compares the mounts that bubblewrap has made with the requested mounts, and limits the number of processes,
 before bubblewrap runs its command.
 
-The comparison is necessary because bubblewrap mounts by path, and another process can replace a directory in the
-path with a symbolic link before bubblewrap mounts it. The kernel reports mounts by names that do not depend on
+The comparison is necessary because bubblewrap mounts by path. Before bubblewrap mounts a path, another process can
+replace a directory in the path with a symbolic link. The kernel reports mounts by names that do not depend on
 symbolic links; see docs/decisions/mounts-are-checked.md. This module imports only the standard library, because the
 supervisors load it.
 

@@ -71,8 +71,9 @@ class PathResolver:
         # A path in which `..` follows a symbolic link is omitted, because `normpath` would change its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """The normalised path and the real path of `cwd` and of `workdir`. In an absolute path of a patch, the
-        normalised path is replaced with the real path. The longest normalised path is first.
+        """The normalised path and the real path of `cwd` and of `workdir`. If an absolute path in a patch begins
+        with the normalised path, this beginning is replaced with the real path. The longest normalised path is
+        first.
         """
 
     def shown(self, written: str) -> str:

@@ -1,6 +1,6 @@
-"""Applies patches in threads, one thread for each patch. The event loop's default thread pool is not used, because
-it is small, the whole server shares it, and its threads delay the end of the event loop. In that pool, a file
-system that does not respond could block the whole server.
+"""Applies patches in threads, one thread for each patch. The event loop's default thread pool is not used. That
+pool is small and shared by the whole server, so a file system that does not respond could block the whole server.
+Its threads also delay the end of the event loop.
 """
 
 from __future__ import annotations
