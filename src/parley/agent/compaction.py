@@ -50,7 +50,7 @@ KEPT_RECENT: Final = 0.3
 """
 KEPT_LAST: Final = 0.7
 """The maximum fraction of the room for the history that the last response and its outputs may take without being
-summarized. It applies even if they take more than `KEPT_RECENT`.
+summarized, even if they take more than `KEPT_RECENT`.
 """
 MAX_SUMMARY: Final = 0.2
 """The maximum size of a summary, as a fraction of the room for the history."""

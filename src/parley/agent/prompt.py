@@ -75,8 +75,8 @@ def user_instructions(settings: Settings) -> str | None:
 def _own_notes(settings: Settings) -> str | None:
     """Return the user's notes in Parley's home; None if there are no notes.
 
-    The home is hidden from commands. The notes file may be a symbolic link to a file outside of the home if that
-    file is not hidden.
+    The notes file is read even though the home is hidden from commands. If the notes file is a symbolic link, its
+    target must not be hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # this check is made because most homes have no notes, and `read_named` is slow

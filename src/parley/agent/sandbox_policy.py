@@ -55,8 +55,8 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
 
 def _make_clones(settings: Settings) -> None:
     """Create the directory that contains the clones of the configured repositories, before the first command runs.
-    The sandbox can protect only directories that exist. If a directory to protect is missing, the sandbox starts no
-    command that could create it.
+    The sandbox must protect this directory. If a protected directory is missing, commands that could create the
+    missing directory are not started.
     """
     for path in settings.clones[:1]:
         with suppress(OSError):

@@ -25,7 +25,7 @@ MEGABYTE: Final = 1_000_000
 class Available(Struct, frozen=True):
     bytes: int
     limit: str
-    """A description of the limit on memory that applies, for error messages."""
+    """A description of the strictest limit on memory, for error messages."""
 
 
 def why_too_large(size: int) -> str | None:

@@ -1,7 +1,7 @@
 """Writes config.toml and auth.json in a home. `config/editing.py` changes the text of config.toml.
 
-Each file can be a symbolic link, for example to a file in a repository of configuration files. In this case, the
-link is not changed, and the target of the link is replaced.
+Each file can be a symbolic link, for example to a file in a repository of configuration files. The symbolic link is
+kept, and its target is replaced.
 """
 
 from __future__ import annotations

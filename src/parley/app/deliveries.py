@@ -44,8 +44,9 @@ class Deliveries(Generic[K, T]):
         """Create an empty collection of notifications.
 
         `kind` is a name for the notifications in log messages, such as `webhook`. `attempt` tries once to send a
-        notification. Its arguments are the key and the notification. It returns None if no retry is needed, and
-        otherwise a description of the problem. `max_waiting` is the maximum number of undelivered notifications.
+        notification. The arguments of `attempt` are the key and the notification. `attempt` returns None if no
+        retry is needed, and otherwise a description of the problem. `max_waiting` is the maximum number of
+        undelivered notifications.
         """
         self._kind, self._attempt, self._clock, self._log = kind, attempt, clock, log
         self._max_waiting = max_waiting

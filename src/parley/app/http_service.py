@@ -138,7 +138,7 @@ class HttpService:
         )
         self.url = _url(settings, port)
         self.own_url = _own_url(settings, port) + PATH
-        """The URL at which clients on this computer reach the server, regardless of a proxy."""
+        """The URL at which clients on this computer reach the server directly, not through a proxy."""
         self.host = settings.host
         """The address or name on which the server listens."""
         self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None
@@ -331,8 +331,8 @@ def _options(settings: ServeSettings, tls: ssl.SSLContext | None) -> HttpListene
 def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
     """Return the values of the Host header that are accepted in addition to loopback addresses.
 
-    These are the host and port of the public URL and of each of `urls`, and the host on which the server listens.
-    The latter is omitted if the server listens on all addresses. Each None in `urls` is ignored.
+    The values are the host and port of the public URL and of each URL in `urls`. The host on which the server
+    listens is included, unless the server listens on all addresses. Each None in `urls` is ignored.
     """
     hosts = [urlsplit(url).netloc.rpartition("@")[2] for url in (settings.public_url, *urls) if url is not None]
     if settings.host not in ("", "0.0.0.0", "::"):
@@ -348,7 +348,7 @@ def _url(settings: ServeSettings, port: int) -> str:
 
 
 def _own_url(settings: ServeSettings, port: int) -> str:
-    """Return the URL at which the server itself listens, without a path and regardless of a proxy."""
+    """Return the URL, without a path, at which clients reach the server directly and not through a proxy."""
     host = "127.0.0.1" if settings.host in ("", "0.0.0.0") else "[::1]" if settings.host == "::" else settings.host
     return f"{_scheme(settings)}://{_bracketed(host)}:{port}"
 

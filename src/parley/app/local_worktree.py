@@ -46,7 +46,7 @@ class LocalWorktree(Struct, frozen=True, kw_only=True):
 
 async def create_worktree(settings: Settings) -> LocalWorktree:
     """Create a worktree of the repository that contains the working directory of the settings, and return the
-    worktree. It is created next to the repository.
+    worktree. The worktree is next to the repository.
 
     Raises:
         WorktreeFailed: the directory is not in a repository with a commit, or the worktree cannot be created.

@@ -95,8 +95,8 @@ class Resident:
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._is_limited = asyncio.Event()
-        """An event that the first call of `stop` sets. When it is set, the server waits at most `drain_seconds` for
-        running turns.
+        """An event that the first call of `stop` sets. After this call, the server waits at most `drain_seconds`
+        for running turns.
         """
         self._idle_since = now()
         self._lock_log = LimitedLog(log)

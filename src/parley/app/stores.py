@@ -21,9 +21,9 @@ NO_DRIVER: Final = "the Python package asyncpg is not installed; install parley-
 def server_store(loader: Loader) -> Store:
     """Return a new store for a server. The store is opened when it is first used.
 
-    If config.toml cannot be read now, the store is the database of the home. config.toml is read again when the
-    store is first used. If it then cannot be read or names a database, the call that uses the store raises
-    `BadSetting`, and nothing is created.
+    If config.toml cannot be read, the store is the database of the home, and config.toml is read again when the
+    store is first used. If config.toml still cannot be read, or now names a database, that first use of the store
+    raises `BadSetting`, and nothing is created.
 
     Raises:
         BadSetting: the URL of the database is invalid.

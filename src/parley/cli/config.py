@@ -141,8 +141,8 @@ def _show(overrides: Sequence[str], *, changed: bool, as_json: bool) -> int:
 
 
 COLUMN: Final = 60
-"""The maximum column at which the sources of the settings are aligned. If a setting is longer, its source follows
-directly.
+"""The maximum column at which the sources of the settings are aligned. If a setting extends beyond this column, its
+source follows the setting directly.
 """
 
 

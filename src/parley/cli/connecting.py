@@ -181,9 +181,9 @@ class _ReplacedServer(ResidentSocket):
     """A transport that reconnects to the resident server. If necessary, the transport starts another resident
     server first.
 
-    After a server was killed, its socket file still exists, but connections to the socket fail. In this case,
-    another server is always started. A server that was stopped has removed its socket file. In this case, another
-    server is started only if `wants_server` returns True.
+    If the server was killed, its socket file still exists, but connections to the socket fail. The transport then
+    always starts another server. If the server was stopped, it has removed its socket file. The transport then
+    starts another server only if `wants_server` returns True.
     """
 
     def __init__(

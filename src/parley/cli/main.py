@@ -115,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
-    """Run a command and return its exit code. `exits` is True if the process exits after this call. In this case,
-    Ctrl-C is ignored after the command.
+    """Run a command and return its exit code. If `exits` is True, the process exits after this call, and Ctrl-C is
+    ignored after the command has ended.
     """
     if sys.platform == "win32":
         print("parley: requires Linux or macOS; on Windows, run Parley in WSL2", file=sys.stderr)

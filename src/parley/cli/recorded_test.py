@@ -23,7 +23,7 @@ __all__ = ["write_test"]
 
 def write_test(given: str, output: str | None) -> int:
     """Write a pytest test to the file `output`, or to stdout if `output` is None, and return the exit code. `given`
-    is the path of a recording, or the id of a conversation or a unique prefix of it.
+    is the path of a recording, the id of a conversation, or a unique prefix of this id.
 
     Raises:
         CommandFailed: the conversation does not exist, the model has not replied in the conversation, or the output

@@ -79,8 +79,8 @@ class Approval:
         await self._decide("approved", None, timeout_seconds)
 
     async def approve_for_session(self, *, timeout_seconds: float | None = None) -> None:
-        """Allow the action. If the action is a command, also allow the same command for some hours, in the same
-        directory and with the same sandbox settings.
+        """Allow the action. If the action is a command, also allow the same command for `[approvals] session_hours`
+        hours, in the same directory and with the same sandbox settings.
         """
         await self._decide("approved_for_session", None, timeout_seconds)
 

@@ -74,8 +74,8 @@ class Connection:
     call raises `Disconnected`.
 
     If the transport can be restarted, the connection reconnects after a loss, and ends only if all attempts fail.
-    When the connection is lost, calls that are waiting for a result raise `CallLost`. Requests that are made before
-    the connection is restored are sent afterwards.
+    When the connection is lost, calls that are waiting for a result raise `CallLost`. A request that is made while
+    the connection is lost is sent when the connection is restored.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class Connection:
 
     @property
     def repeats_texts(self) -> bool:
-        """True if the server may send the text of an unfinished item again from its beginning. This is the case
-        over HTTP.
+        """True if the transport uses HTTP. The server may then send the text of an unfinished item again from its
+        beginning.
         """
         return self._separate is not None
 

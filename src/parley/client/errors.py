@@ -152,8 +152,8 @@ class TurnFailed(ClientError):
 
 
 class TurnNotFollowable(ClientError):
-    """Raised when the events of a turn cannot be found, because the server does not report which turn a message
-    belongs to. This is the case at protocol version 2025-06-18 and earlier.
+    """Raised when the events of a turn cannot be found. At protocol version 2025-06-18 and earlier, the server does
+    not report which turn a message belongs to.
     """
 
     def __init__(self) -> None:

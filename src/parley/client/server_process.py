@@ -32,8 +32,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
     """A transport that runs the server as a child process. `connect` uses this transport by default."""
 
     exit_grace_seconds: float = 3.0
-    """The maximum time in seconds that the program may take to exit after its stdin was closed. A server promises
-    to exit within 2 seconds.
+    """The maximum time in seconds that the program may take to exit after its stdin was closed. A Parley server
+    exits within 2 seconds.
     """
     terminate_grace_seconds: float = 2.0
     """The maximum time in seconds that the program may take to exit after SIGTERM. After this time, the program is

@@ -38,7 +38,7 @@ class Stream:
         if after is not None and last is not None:
             raise TypeError("a stream takes only one of `after` and `last`")
         self.snapshot: list[Event] = []
-        """The events that happened before the stream was opened."""
+        """The events of the stream that happened before the stream was opened."""
         self.seq = START if after is None else Seq(after)
         """The position of the last event that was read."""
         self._feed, self._reader = feed, Reader(self.seq, last=last, exclusive=exclusive)

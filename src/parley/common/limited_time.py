@@ -20,8 +20,8 @@ class TookTooLong(Exception):
 
 @contextmanager
 def limited_time(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLong` in the `with` block if the block uses more than `seconds` of processor time. Outside the
-    main thread, which alone receives signals, there is no limit.
+    """Raise `TookTooLong` in the `with` block if the block uses more than `seconds` of processor time. The limit is
+    enforced only in the main thread, because other threads receive no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

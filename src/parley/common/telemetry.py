@@ -73,9 +73,8 @@ class Telemetry:
         self.wants_content = False
         """True if an observer asks for the content of operations."""
         self.takes_parents = False
-        """True if an observer continues the traces of clients, and therefore needs the parent that a client names
-        for its
-request.
+        """True if an observer continues the traces of clients. The observer then needs the parent span that a
+        client names in a request.
         """
         self.deltas = 0
         """The number of deltas of text and command output that this process has produced."""

@@ -48,7 +48,7 @@ _LIBRARIES: Final = (
 
 _of_relays: Final[dict[tuple[str, ...], None]] = {}
 """The installations of the relays that have connected to this process. An installation is kept after its relay has
-disconnected, because the client's turns continue.
+disconnected, because the turns of the relay's client continue.
 """
 
 

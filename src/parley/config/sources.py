@@ -208,7 +208,7 @@ def parse_table(path: str, text: str) -> dict[str, Any]:
 
 def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
     """Return the error for the file at `path`, whose content `text` is invalid TOML. The error contains `reason`,
-    the parser's message, and names the line in this message and the key on that line.
+    the parser's message. If `reason` names a line, the error also names this line and the key on it.
     """
     if found := re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", reason, re.DOTALL):
         detail, line = f"not valid TOML: {found[1]} (column {found[3]})", int(found[2])

@@ -16,8 +16,9 @@ STRICTEST_FIRST: Final[dict[RestrictedSetting, tuple[str, ...]]] = {
     "approval_policy": ("untrusted", "on-request", "on-failure", "never"),
 }
 _HARMLESS: Final = frozenset({"model", "cwd", "output_schema", *STRICTEST_FIRST})
-"""The names of the settings that `looser_setting` does not compare for equality. They do not determine what a turn
-may do, or they are checked in another way.
+"""The names of the settings that `looser_setting` does not compare for equality. `model` and `output_schema` do not
+determine what a turn may do. The caller checks `cwd`, and the settings in `STRICTEST_FIRST` are compared by
+strictness.
 """
 
 

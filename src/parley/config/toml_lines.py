@@ -27,8 +27,8 @@ KeyPath = tuple[str, ...]
 """A key as a tuple of its parts: `model_providers.x.name` is `("model_providers", "x", "name")`."""
 
 MAX_LEVELS: Final = 100
-"""The maximum number of parts in the path of an implied table that `lines_of_keys` includes. No setting has so many
-levels. Without the limit, a key with thousands of parts would use gigabytes of memory.
+"""The number of parts in the path of an implied table from which on `lines_of_keys` omits the table. No setting has
+so many levels. Without the limit, a key with thousands of parts would use gigabytes of memory.
 """
 
 
@@ -135,8 +135,8 @@ _TOKEN: Final = r'''(?x)
 def lines_of_keys(text: str) -> dict[KeyPath, int]:
     """Return the line number of every key and table in a valid TOML document, keyed by path; the first line is 1.
 
-    A table that is only implied by longer keys has the line of the first such key; tables with at least
-    `MAX_LEVELS` parts are then omitted. All tables of an array have the path of the array.
+    A table that is only implied by longer keys has the line of the first such key. Implied tables whose path has at
+    least `MAX_LEVELS` parts are omitted. All tables of an array have the path of the array.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()

@@ -526,9 +526,9 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     web_search: bool = False
     """True if the provider may search the web for the model."""
     model_context_window: Count | None = None
-    """The size of the context window, in tokens; None means the size that Parley knows for the model, if it knows
-    one.
-"""
+    """The size of the context window, in tokens; None means the known size for the model (`agent/tokens.py`), if
+    there is one.
+    """
     show_raw_agent_reasoning: bool = False
     project_doc_max_bytes: Annotated[int, integer(0, 2**31 - 1)] = 32_768
     notify: Annotated[tuple[str, ...], secret_sequence] = ()

@@ -105,8 +105,8 @@ def _pwd(words: Sequence[str]) -> bool:
 
 
 def _sed(words: Sequence[str]) -> bool:
-    """Return whether `sed` has the form `-n [-e] N[,M]p[;...] FILES`. Other scripts can write files and run
-    programs.
+    """Return whether the arguments of `sed` have the form `-n [-e] N[,M]p[;...] FILES`. Other scripts can write
+    files and run programs.
     """
     match words:
         case ["-n", "-e", prints, *files] | ["-n", prints, *files]:
@@ -118,8 +118,8 @@ def _sed(words: Sequence[str]) -> bool:
 
 
 def _tail(words: Sequence[str]) -> bool:
-    """Return whether `tail` only prints and ends by itself. An operand such as `+1f` is an old form of `-f`, which
-    waits for more input.
+    """Return whether `tail` with these arguments prints and exits without waiting for more input. An operand such
+    as `+1f` is an old form of `-f`, which waits.
     """
     operands = operands_of(words, _ENDS_OF_FILES)
     return operands is not None and not any(map(_FOLLOWS.fullmatch, operands))

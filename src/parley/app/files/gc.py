@@ -23,7 +23,7 @@ class Unneeded(NamedTuple):
     conversation_bytes: int
     blobs: Freed
     reclaimable_bytes: int
-    """The free space in the database and the size of the entries of deleted conversations, in bytes."""
+    """The total size, in bytes, of the free space in the database and of the entries of deleted conversations."""
 
 
 class Removed(NamedTuple):

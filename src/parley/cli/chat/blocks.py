@@ -50,7 +50,7 @@ class BlockSplitter:
         """The marker that ends the open code block inside a list item; empty outside such a code block."""
         self._gap = True
         self._is_blank = False
-        """True if the last line is empty. The line may belong to the open list item."""
+        """True if the last line is empty. An empty line may be part of the open list item."""
 
     @property
     def open_block(self) -> Block | None:

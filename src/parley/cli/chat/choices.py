@@ -48,8 +48,8 @@ async def current_settings(context: ChatContext) -> SettingsListResult:
     """Ask the server for the settings of the next message and for the possible values of each setting, and return
     both.
 
-    The returned settings do not include the overrides that the chat will send with this message, because the server
-    does not know them yet.
+    The returned settings do not include the overrides that the chat will send with the next message, because the
+    server does not know the overrides yet.
     """
     conversation = context.conversation
     return await context.client.settings(conversation=None if conversation is None else conversation.id)

@@ -25,7 +25,7 @@ Delivery: TypeAlias = Literal["join", "queue"]
 
 
 class ChatContext(Protocol):
-    """The part of the chat that extensions can use. They can use it only in the thread of the event loop."""
+    """The part of the chat that extensions can use. Call it only in the thread of the event loop."""
 
     overrides: Overrides
     """The settings that the next message changes, such as `model`, `approval_policy` and `sandbox`. The chat clears
@@ -117,8 +117,8 @@ class ChatContext(Protocol):
     ) -> Any:
         """Show a container on the full screen until a key binding ends the overlay with
         `event.app.exit(result=...)`. Return this result. `focus` is the element that has the focus at first; None
-        means the first one in the container. Events that arrive while the overlay is shown are printed after it has
-        ended.
+        means the first element of the container that can have the focus. Events that arrive while the overlay is
+        shown are printed after the overlay has ended.
         """
 
     def exit(self) -> None:

@@ -1,6 +1,6 @@
 """Interprets the rules of `.gitignore` files, which determine the files that completion offers.
 
-Git is not used for this, because Git would run programs that the settings of a repository name.
+The module does not run Git, because Git would run programs that the settings of a repository name.
 """
 
 from __future__ import annotations

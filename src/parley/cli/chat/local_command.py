@@ -32,8 +32,8 @@ LAST_SHOWN_LINES: Final = 20
 `SHOWN_LINES` lines.
 """
 SENT_LINES: Final = 100
-"""The maximum number of lines that the next message contains from the beginning of the output. The same limit
-applies to the lines from its end.
+"""The maximum number of lines that the next message contains from the beginning of the output. The next message
+contains at most the same number of lines from the end of the output.
 """
 MAX_SENT: Final = 20_000
 """The maximum number of characters of the output in the next message. The middle of a longer output is left out."""

@@ -78,7 +78,7 @@ class Actions(Protocol):
         """Return whether pressing `key` now answers an approval."""
 
     def answer(self, key: str) -> None:
-        """Answer the approval whose question is shown with the decision that `key` stands for. If the key is `d`,
+        """Send the decision that `key` stands for, as the answer to the approval on the screen. If the key is `d`,
         the chat first asks for a reason, and the next input is the reason.
         """
 
