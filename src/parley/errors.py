@@ -396,7 +396,7 @@ class ModelError(VisibleError):
 
 
 class UnexpectedStatus(ModelError):
-    """Raised when the provider responded with an HTTP status that a repeated request would get again."""
+    """Raised when the provider responds with an HTTP error status that is not retryable."""
 
     code = "unexpected_status"
     worth_repeating = False

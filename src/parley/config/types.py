@@ -322,7 +322,7 @@ class Repository(Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceSettings(Struct, frozen=True, kw_only=True):
-    """The table `[workspace]`: which nodes can run turns in the working directory of a conversation."""
+    """The table `[workspace]`: settings for the working directories of conversations, and for the repositories."""
 
     mode: WorkspaceMode = "local"
     """The place of the working directories: the disk of one node (`local`), a file system that all nodes mount
@@ -351,8 +351,8 @@ class WebhookTable(Struct, frozen=True, kw_only=True):
 
     url: Annotated[str, webhook_address] | None = None
     secret_env: str | None = None
-    """The name of the environment variable that contains the secret for signing notifications. A webhook needs a
-    secret; None means that the variable is not configured.
+    """The name of the environment variable that contains the secret for signing notifications; None if the setting
+    is absent. A webhook without a secret is an error.
     """
     events: Annotated[tuple[WebhookState, ...], sequence_of(one_of("waiting", "failed", "finished"))] = (
         "waiting",

@@ -38,8 +38,8 @@ def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, beg
     """Return whether `answers_from`, the value of the setting `[approvals] from`, allows `principal` to answer the
     approvals of a turn.
 
-    `began_by` is the principal that began the turn; None if an older version of Parley began the turn and did not
-    record the principal. In that case, the local user counts as the principal that began the turn.
+    `began_by` is the principal that began the turn. If an older version of Parley began the turn and did not record
+    the principal, `began_by` is None, and the local user counts as this principal.
     """
     match answers_from:
         case "anyone":

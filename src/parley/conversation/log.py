@@ -280,8 +280,8 @@ class Log:
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """The open items with the output of running commands, by tool call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """The items that entries have closed since the log was last durable. Each item is stored with the position
-        of the entry that closed it. If `truncate` removes this entry, the item is opened again.
+        """The items that entries have closed since the last time when all entries were durable. Each item is stored
+        with the position of the entry that closed it. If `truncate` removes this entry, the item is opened again.
         """
         self._items_opened = 0
         self._series = ""
@@ -495,9 +495,9 @@ class Cursor:
     item the reader has received.
 
     A cursor never moves past an entry that is not durable. While a cursor is `live`, its reader has received every
-    entry and delta, and new entries and deltas are sent to the reader directly. The cursor then does not change. If
-    a new entry or delta cannot be sent to the reader directly, the caller calls `appended` or `missed`, which sets
-    `live` to False. `next` then returns the entries and deltas that the reader lacks, one at a time.
+    entry and delta, and the cursor does not change, because new entries and deltas are sent to the reader directly.
+    If a new entry or delta cannot be sent directly, the caller calls `appended` or `missed`, which sets `live` to
+    False. `next` then returns the entries and deltas that the reader lacks, one at a time.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")

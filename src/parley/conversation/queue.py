@@ -63,8 +63,8 @@ class Queue:
         self.is_paused = False
         """True if no queued message may begin a turn until the pause ends.
 
-        A turn that was not completed, or the record `QueuePaused`, begins the pause. The next turn, the next queued
-        message or the record `QueueResumed` ends the pause.
+        A turn that was not completed, or the record `QueuePaused`, begins the pause. The next turn, the next
+        message that is added to the queue, or the record `QueueResumed` ends the pause.
         """
         self.known: dict[MessageId, Seq] = {}
         """The positions of the records that queued messages, by message id, including messages that have left the

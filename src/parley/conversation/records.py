@@ -189,7 +189,7 @@ class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
 
     inputs: int | None = None
     """The number of inputs that this request sent to the model for the first time. None means all inputs that were
-    not sent before; it occurs in imported Codex sessions and in logs of older versions of Parley.
+    not sent before; None occurs in imported Codex sessions and in logs of older versions of Parley.
     """
 
 
@@ -343,8 +343,8 @@ class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
 
 
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
-    """A summary that replaces the first items of the history. All later model requests of this turn, and of the
-    turns that continue this turn, contain the summary.
+    """A summary that replaces the first items of the history. The summary is part of all later model requests of
+    this turn, and of every later turn whose history includes this turn.
     """
 
     summary: str
@@ -415,7 +415,7 @@ class QueueResumed(RecordBase, frozen=True, kw_only=True, tag="queue_resumed"):
 
 
 class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
-    """Records that a turn ended. It is always the last entry of the turn."""
+    """Records that a turn ended. This record is always the last entry of the turn."""
 
     why: TurnEndReason
     message: str | None = None

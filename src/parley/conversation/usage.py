@@ -167,8 +167,8 @@ class UsageTotals:
                 pass
 
     def _agree(self, reached: LimitReached) -> None:
-        """Record that a person allowed the turn to exceed the limit in the event `reached`, and the usage at this
-        time.
+        """Record that a person allowed the turn to exceed the limit in the event `reached`. Also record the usage
+        at the time of this permission.
 
         The recorded usage is the usage that the event states, or the usage that was counted from the log if that is
         lower. The event can state a higher usage only in an imported log.

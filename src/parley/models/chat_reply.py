@@ -344,7 +344,9 @@ class ChatDecoder:
         self._is_marked = False
         """True if the end mark `[DONE]` was received."""
         self._has_choices = False
-        """True if an event with a choice but without text was received."""
+        """True if a choice without text was received. The body then contains a response, even if the response has
+        no text.
+        """
         self._last_read = b""
         self._text = TextBuffer()
         self._reasoning: _Reasoning | None = None

@@ -63,8 +63,8 @@ class _Connector(aiohttp.TCPConnector):
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
         """Return a connection to the pool. Close the connection instead if `should_close` is True or the pool has
-        enough idle connections. This overrides a private method, because the library has no public limit on idle
-        connections.
+        enough idle connections. This method overrides a private method, because the library has no public limit on
+        idle connections.
         """
         idle = sum(map(len, self._conns.values()))
         super()._release(key, protocol, should_close=should_close or idle >= self._max_idle)

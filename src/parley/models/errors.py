@@ -25,7 +25,9 @@ SHOWN_CHARACTERS: Final = 200
 
 
 class RetryLimitExceeded(ModelError):
-    """Raised when the provider responded with status 429 or 5xx to every attempt, including the last retry."""
+    """Raised when the provider responds to the last permitted attempt with a retryable HTTP status, such as 429 or
+    503.
+    """
 
     code = "retry_limit_exceeded"
 
@@ -35,7 +37,7 @@ class RetryLimitExceeded(ModelError):
 
 
 class HighDemand(ModelError):
-    """Raised when the Responses API responded with status 500 to every attempt, including the last retry."""
+    """Raised when the Responses API responds to the last permitted attempt with the HTTP status 500."""
 
     code = "high_demand"
 

@@ -201,8 +201,8 @@ class UnixPeers:
         on_lost: Callable[[], None],
         version: str = "",
     ) -> SocketLink:
-        """Return a link over which this process can send requests and notifications. Begin to read the messages
-        from the other process.
+        """Return a link that sends requests and notifications over `connection`, an established connection to
+        another process. Begin to read the messages from the other process.
 
         `version` is the version of the protocol between nodes; empty for a process of the same home.
         `on_notification` and `on_lost` have the same meaning as for `connect`.

@@ -105,8 +105,8 @@ class Owner(Struct, frozen=True, kw_only=True):
     """The time when the owner acquired the lease, in seconds since the epoch."""
 
     def node_unless(self, own: str) -> str:
-        """Return the id of the owner's node (`node`) if it is known and differs from `own`, the id of this
-        process's node; otherwise return an empty string.
+        """Return `node` if it is known and differs from `own`, the id of the computer or container of this process.
+        Otherwise, return an empty string.
         """
         return "" if self.node == own else self.node
 
@@ -426,7 +426,8 @@ class Store(Protocol):
     changes nothing. A call for a conversation that does not exist raises `UnknownConversation`.
 
     While another process holds the write lock, a write waits for `CALL_SECONDS` or, if `until` is given, until that
-    time on the event loop's clock. Then it raises `WriteLockHeld`. Reads never wait for this lock.
+    time on the event loop's clock. If the lock is still held at this time, the write raises `WriteLockHeld`. Reads
+    never wait for this lock.
     """
 
     async def create(
@@ -611,8 +612,8 @@ class Store(Protocol):
         ...
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Archive a conversation if `archived` is True; make it an ordinary conversation again if `archived` is
-        False. Do nothing if the conversation already has this state.
+        """Archive a conversation if `archived` is True; restore it from the archive if `archived` is False. Do
+        nothing if the conversation already has this state.
 
         Lists omit archived conversations by default.
         """

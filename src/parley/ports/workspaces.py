@@ -32,8 +32,8 @@ class Workspaces(Protocol):
         or, in a fork, from another conversation. None means that there is no such event. Return the event to append
         to the log; None if `last` still describes the worktree.
 
-        Uncommitted files stay in the worktree, unless the conversation has continued on another node. In that case,
-        they are first committed under `refs/parley/kept/`, because the checkout replaces them.
+        Uncommitted files stay in the worktree, unless the conversation has continued on another node. If it has,
+        these files are first committed under `refs/parley/kept/`, because the checkout replaces them.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.

@@ -249,9 +249,9 @@ class Session:
     def receive(self, frame: bytes | Overlong, *, of_request: RequestId | None = None) -> bool:
         """Handle one message from the server. Return whether the message is a response.
 
-        `of_request` is the id of the request to which a response on this connection belongs; None if the id in the
-        response determines the request. If `of_request` is None, a message that cannot be decoded is skipped. If
-        the skipped message contains the id of a request, that request fails.
+        If `of_request` is given, a response belongs to the request with this id, whatever id the response contains.
+        If `of_request` is None, the id in a response determines its request. A message that cannot be decoded is
+        then skipped. If the skipped message contains the id of a request, that request fails.
 
         Raises:
             SessionError: the message cannot be decoded, and `of_request` is not None.

@@ -16,7 +16,9 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""The size limit of a page of entries, in bytes. A page ends with the entry that makes it larger than this."""
+"""The size limit of a page of entries, in bytes. A page ends with the entry that makes the page larger than this
+limit.
+"""
 
 
 async def bulk_create(

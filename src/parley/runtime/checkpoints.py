@@ -93,8 +93,8 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether the newest checkpoint is at least `every` entries before the position `last`. In this
-        case, the caller must add another checkpoint.
+        """Return whether the newest checkpoint is at least `every` entries before the position `last`. If so, the
+        caller must add another checkpoint.
         """
         return last - self.newest_position >= self.every
 

@@ -97,8 +97,9 @@ class Command:
     applied without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if a command that arrives during a turn waits for the store's write lock before it is applied. It does
-    not wait in the store's queue, because later writes of the turn would fail together with it at its deadline.
+    """True if a command that arrives during a turn waits for the store's write lock before it is applied. If the
+    command's write waited in the store's queue instead, later writes of the turn would be queued after it, and
+    would fail when the command's deadline expires.
     """
     starts_turn: ClassVar = False
     """True if the command may begin a turn. Such a command waits until the end of the previous turn is durable."""
@@ -292,8 +293,8 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: LocalConversation) -> bool:
-        """Return whether the message begins a branch at a message that is not in the projections in memory. In this
-        case, the projections must be computed from the first entry of the log.
+        """Return whether the projections must be computed from the first entry of the log, because the message
+        begins a branch at a message that is not in the projections in memory.
         """
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
@@ -469,8 +470,8 @@ class AnswerApproval(Command):
 class Interrupt(Command):
     """Interrupts a turn.
 
-    When the command is first sent to the owner, it stores the id of the unfinished turn. If the command is sent
-    again, it therefore cannot interrupt a later turn.
+    When the command is first sent to the owner, the command stores the id of the unfinished turn. If the command is
+    sent again, it therefore cannot interrupt a later turn.
     """
 
     needs_turn = applies_while_closing = True

@@ -313,7 +313,7 @@ class DurableLog:
         """Delete the conversation, and release the lease. The caller must hold the lease.
 
         Raises:
-            StoreError: the conversation cannot be deleted. The lease is released in this case too.
+            StoreError: the conversation cannot be deleted. The lease is released nevertheless.
         """
         lease, self._lease, self.lease_lost = self._lease, None, None
         assert lease is not None
@@ -373,8 +373,9 @@ class DurableLog:
     async def writable(self, *, until: float) -> None:
         """Wait until the store can write, at most until the time `until` on the event loop's clock.
 
-        During a turn, a write for a client must wait here instead of in the store's queue. Later writes of the turn
-        would be queued after it, and would fail with it at its deadline, although they may wait longer.
+        During a turn, a write for a client must wait here instead of in the store's queue. In the store's queue,
+        later writes of the turn would be queued after the client's write. They would fail when the deadline of the
+        client's write expires, although their own deadline is later.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.

@@ -59,8 +59,8 @@ async def scan_back(
     page: int = PAGE,
     hidden: frozenset[str] = frozenset(),
 ) -> bool:
-    """Call `take` with the entries that clients see, from the newest entry before the position `before` to the
-    oldest entry, until `take` returns False.
+    """Call `take` with each entry that clients see, one at a time, from the newest entry before the position
+    `before` to the oldest entry. Stop when `take` returns False.
 
     Return whether `take` returned False. Events whose type is in `hidden` are skipped. The log is read in pages of
     at most `page` entries.
