@@ -101,8 +101,8 @@ def _allowed(size: int, agreed: int) -> int:
 
 
 def notice_without_price(settings: Settings) -> tuple[BackgroundEvent, ...]:
-    """Return a tuple with an event that tells clients that the limits on the cost have no effect because the price
-    of the model is unknown.
+    """Return a tuple with the event that tells clients why the limits on the cost have no effect: the price of the
+    model is unknown.
 
     The tuple is empty if there is no limit on the cost, or if the price is known.
     """

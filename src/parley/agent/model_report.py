@@ -21,7 +21,7 @@ OK: Final = "200"
 
 
 class ModelReport:
-    """The report of one request to the model."""
+    """Reports one request to the model, with its deltas, retries and tokens, to logs, metrics and traces."""
 
     __slots__ = ("_operation",)
 

@@ -47,7 +47,9 @@ class _Notification(Struct, frozen=True, kw_only=True):
 
 
 def signature(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> str:
-    """Return the value of the header `webhook-signature`, with which the receiver verifies a notification."""
+    """Return the value of the header `webhook-signature`, with which the receiver verifies a notification: the
+    signature of the other arguments with `key`.
+    """
     import base64  # imported here: few homes have a webhook
     import hashlib
     import hmac

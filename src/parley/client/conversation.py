@@ -191,8 +191,8 @@ class Conversation:
         await self._call("conversationContinue", PlainOk, timeout_seconds)
 
     async def compact(self, *, timeout_seconds: float | None = None) -> None:
-        """Begin a turn that replaces the history for the model with a summary. The call fails while a turn is
-        running, or if there is nothing to summarize.
+        """Begin a turn that replaces the history, as the model sees it, with a summary. The call fails while a turn
+        is running, or if there is nothing to summarize.
         """
         await self._call("conversationCompact", PlainOk, timeout_seconds)
 

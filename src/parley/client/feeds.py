@@ -353,8 +353,8 @@ class Feed:
 
     def _confirmed(self, call: Call, result: Raw) -> None:
         """Handle the result of a stream request. If the server has accepted the request, the new stream replaces
-        the previous one. Otherwise, end the readers, unless an earlier stream is still open or a call of `join`
-        raises the error.
+        the previous one. If the server has rejected the request, end the readers, unless an earlier stream is still
+        open or `join` is waiting and raises the error.
         """
         self._pending.discard(call.request_id)
         try:

@@ -55,9 +55,9 @@ disconnected, because the turns of the relay's client continue.
 def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the absolute paths where Parley is installed.
 
-    These are the installation of this process, the installations of relays, and each virtual environment with the
-    usual name `.venv`, `venv` or `env` that is directly in one of the `roots` and contains Parley. Some paths may
-    not exist.
+    The paths belong to the installation of this process and to the installations of relays. In addition, the result
+    contains each virtual environment with the usual name `.venv`, `venv` or `env` that is directly in one of the
+    `roots` and contains Parley. Some paths may not exist.
     """
     of_relays = (path for paths in _of_relays if os.path.lexists(paths[0]) for path in paths)
     return tuple(dict.fromkeys((*own_installation(), *of_relays, *_environments_in(roots))))

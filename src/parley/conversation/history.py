@@ -240,9 +240,9 @@ class History:
         return sum(len(turn.places) for turn in self._turn.branch())
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Remove the given messages from the messages at which a branch can begin, to free memory.
+        """Discard the data that is needed to begin a branch at one of the given messages, to free memory.
 
-        If an entry then begins a branch at one of these messages, `apply` raises `EarlierEntriesNeeded`.
+        If a later entry begins a branch at one of these messages, `apply` raises `EarlierEntriesNeeded`.
         """
         for message_id in message_ids:
             self._turns.pop(message_id, None)

@@ -62,11 +62,10 @@ class Redactor:
         self._forms = _forms_of(self._secrets)
 
     def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
-        """Find the secrets in a JSON value, and return a copy of the value in which these and all known secrets are
-        redacted.
+        """Find the secrets in a JSON value. Return a copy of the value in which these secrets, the given `secrets`,
+        and the secrets of earlier calls are redacted.
 
-        `secrets` contains additional secrets. Later calls also redact the secrets that this call has found or was
-        given.
+        Later calls also redact the secrets of this call.
         """
         found = {*secrets, *_found_after_names(value)} - self._secrets
         if found:

@@ -106,7 +106,7 @@ class Granted(Struct, frozen=True, kw_only=True):
     """
     ask_again: bool = False
     """True if the tool, after a failure in the sandbox, must call `authorize` again with `has_failed` set. If
-    False, the failure is the result of the action.
+    False, the tool returns the failure to the model.
     """
     accepted: tuple[str, ...] = ()
     """The paths of protected files that could not be restored, but that a person has accepted in their current

@@ -151,7 +151,8 @@ class Command:
         """Set `error` on the future of the command. Do nothing if the future is already done.
 
         `is_closing` is True if the server is shutting down. An error that results from the shutdown is then
-        replaced by `ShuttingDown`, or by an error that says that the owner may still execute the command.
+        replaced by the error in `unanswered`. If `unanswered` is None, an error other than `StoreFailed` is
+        replaced by `ShuttingDown`.
         """
         if self.done.done():
             return

@@ -20,7 +20,7 @@ __all__ = ["only_reads"]
 
 
 def only_reads(name: str, words: Sequence[str]) -> bool:
-    """Return whether a program with these arguments only reads and prints."""
+    """Return whether the program `name` with the arguments `words` only reads and prints."""
     if name in _OPTIONS:
         return operands_of(words, _OPTIONS[name]) is not None
     return name in _OTHERS and _OTHERS[name](words)

@@ -142,8 +142,8 @@ def answer_keys(approval: Approval) -> dict[str, str]:
 
 
 def key_rows(approval: Approval, width: int) -> list[str]:
-    """Return the keys that answer an approval with their labels, in rows of at most `width` columns. A key that
-    does not fit into `width` columns with its label gets its own row.
+    """Return the keys that answer an approval, each followed by its label, in rows of at most `width` columns. A
+    key and a label that together exceed `width` columns get a longer row of their own.
     """
     rows: list[str] = []
     for key, label in answer_keys(approval).items():

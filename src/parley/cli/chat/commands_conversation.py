@@ -90,7 +90,7 @@ async def delete(context: ChatContext, argument: str) -> None:
 
 
 async def compact(context: ChatContext, argument: str) -> None:
-    """Begin a turn that replaces the model's history of the conversation with a summary."""
+    """Begin a turn that replaces the history of the open conversation with a summary."""
     await open_conversation(context).compact()
 
 
