@@ -53,11 +53,9 @@ LIFE_SECONDS: Final = 24 * 3600
 AUTH_BYTES: Final = 16
 MAX_URL_CHARACTERS: Final = 2048
 GONE: Final = frozenset({403, 404, 410})
-"""The HTTP statuses with which a push service reports that a subscription has ended or belongs to another sender
-key.
-"""
+"""The HTTP statuses that mean that a push subscription has ended or belongs to another sender key."""
 REFUSED: Final = frozenset({400, 401, 413})
-"""The HTTP statuses with which a push service refuses a request that would also be refused if it were repeated."""
+"""The HTTP statuses that mean that a push service has refused a request permanently, so that a retry is useless."""
 NO_CONTACT: Final = "https://localhost"
 """The contact URL of a server that has no public https URL. Some push services require a contact URL."""
 
@@ -68,7 +66,7 @@ class _Keys(Struct, frozen=True):
 
 
 class _Subscription(Struct, frozen=True):
-    """The push subscription of a browser, in the form in which the page sends it and the store contains it."""
+    """The push subscription of a browser, as the page sends it and the store contains it."""
 
     endpoint: str
     keys: _Keys
@@ -109,7 +107,7 @@ class PushSender:
         return None if sender is None else sender.public
 
     async def checked(self, body: bytes) -> bytes:
-        """Check a subscription, and return it in the form in which it is stored.
+        """Check a subscription, and return it in its stored form.
 
         Raises:
             PushRefused: the subscription is invalid or its push service is unknown, or Web Push is not installed.

@@ -78,7 +78,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> Step | None:
-        """The step with which the reply failed; None if the reply did not fail."""
+        """The step that contains the failure of the reply; None if the reply did not fail."""
         failed = (step for step in self.steps if step.fail is not UNSET or step.error is not UNSET)
         return next(failed, None)
 

@@ -198,9 +198,7 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the positions of the items, in the form in which a checkpoint stores them. `is_settled` must be
-        True.
-        """
+        """Return the positions of the items as a checkpoint stores them. `is_settled` must be True."""
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
         return HistoryPositions(

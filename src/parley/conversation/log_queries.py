@@ -43,8 +43,7 @@ _completed: Final = msgspec.json.Decoder(TaskComplete)
 
 
 def for_copy(entry: Entry) -> Entry:
-    """Return an entry in the form in which a copy of the conversation contains it. Forks, exports and imports are
-    copies.
+    """Return an entry as a copy of the conversation contains it. Forks, exports and imports are copies.
 
     Session grants and entries of the queue lose their content. A copy therefore has no session grants and no queued
     messages, and begins no turn before it gets a message.

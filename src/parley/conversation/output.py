@@ -71,7 +71,7 @@ class OpenOutput:
         self._tail.clear()
 
     def to_record(self) -> StreamOutput:
-        """Return the output in the form in which a `CommandOutput` record stores it."""
+        """Return the output as a `CommandOutput` record stores it."""
         return StreamOutput(
             item=self.id,
             stream=self.stream,

@@ -271,9 +271,7 @@ def _refuse_no_json(data: bytes) -> None:
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """Return `payload` in the form in which it is held in memory. To save memory, long text from the user stays
-    encoded as JSON.
-    """
+    """Return `payload` as it is held in memory. To save memory, long text from the user stays encoded as JSON."""
     if (
         isinstance(payload, UserMessage | InputRead)
         and (content := compact(payload.content)) is not payload.content

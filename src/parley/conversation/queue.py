@@ -29,9 +29,7 @@ __all__ = ["Queue", "QueuedMessage", "SavedQueue"]
 
 
 class QueuedMessage(Struct, frozen=True, array_like=True):
-    """The positions of the records that contain a queued message, and the principal to which the message
-    belongs.
-    """
+    """The positions of the records that contain a queued message, and the principal that owns the message."""
 
     queued: Seq
     """The position of the record that queued the message. This record contains the settings of the message."""
@@ -72,7 +70,7 @@ class Queue:
         """
 
     def saved(self) -> SavedQueue:
-        """Return the queue in the form in which a checkpoint stores it."""
+        """Return the queue as a checkpoint stores it."""
         return SavedQueue(self.waiting, self.is_paused)
 
     @classmethod

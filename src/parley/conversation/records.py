@@ -219,7 +219,7 @@ class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimat
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
-    """The output of a tool call of the same turn, in the form in which the model reads it."""
+    """The output of a tool call of the same turn, as the model reads it."""
 
     call_id: CallId
     output: str
@@ -324,8 +324,7 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """Input in the form in which the model gets it. If a message names files, the input includes the content of
-    these files.
+    """Input as the model gets it. If a message names files, the input includes the content of these files.
 
     The model gets this content in place of the content of the message `message_id`. If `message_id` is None, the
     model gets the input in addition to all messages.

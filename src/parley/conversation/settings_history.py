@@ -82,7 +82,7 @@ class SettingsHistory:
         """
 
     def saved(self) -> SavedSettingsHistory:
-        """Return the settings in the form in which a checkpoint stores them."""
+        """Return the settings as a checkpoint stores them."""
         indices: dict[int, int] = {}
         chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
         for end in (self.first, self.now, self.of_turn):

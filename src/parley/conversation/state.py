@@ -184,7 +184,7 @@ class State:
         return state
 
     def saved(self) -> SavedState:
-        """Return the state in the form in which a checkpoint stores it."""
+        """Return the state as a checkpoint stores it."""
         numbers = sorted(self._numbers)
         return SavedState(
             self.phase,

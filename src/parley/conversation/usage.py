@@ -91,7 +91,7 @@ class UsageTotals:
         self._reached: LimitReached | None = None
 
     def saved(self) -> SavedUsage:
-        """Return the usage in the form in which a checkpoint stores it."""
+        """Return the usage as a checkpoint stores it."""
         return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,

@@ -412,8 +412,8 @@ def _object(raw: Raw) -> dict[str, Any]:
 
 
 def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
-    """Return a JSON value in the form in which it is stored and sent back: valid UTF-8, without stand-ins for
-    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
+    """Return a JSON value as it is stored and sent back: in valid UTF-8, without stand-ins for halves of surrogate
+    pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
     """
     text = bytes(raw).decode(errors="replace")
     return (without_stand_ins(text) if has_halves else text).encode()

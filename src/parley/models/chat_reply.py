@@ -308,7 +308,7 @@ class _Reasoning:
         return text
 
     def fields(self) -> dict[str, Any]:
-        """Return the reasoning in the form that is sent back to the provider."""
+        """Return the reasoning as it is sent back to the provider."""
         fields: dict[str, Any] = {}
         if self._reasoning_content is not None:
             fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
@@ -566,8 +566,8 @@ def _thinking(raw: Raw) -> tuple[str, bool]:
 
 
 def _kept(raw: Raw, *, has_halves: bool) -> Raw:
-    """Return a JSON value in the form in which it is stored and sent back: valid UTF-8, without stand-ins for
-    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
+    """Return a JSON value as it is stored and sent back: in valid UTF-8, without stand-ins for halves of surrogate
+    pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
     """
     text = bytes(raw).decode(errors="replace")
     return Raw((without_stand_ins(text) if has_halves else text).encode())

@@ -72,7 +72,7 @@ class ReasoningDetails:
         return shown, size + len(shown)
 
     def whole(self) -> list[dict[str, Any]]:
-        """Return all blocks of the response in the form in which they are sent back to the provider."""
+        """Return all blocks of the response as they are sent back to the provider."""
         return [
             {**block.members, TEXTS[block.kind]: block.text.text()} if block.text else block.members
             for block in self._blocks

@@ -521,8 +521,8 @@ class StreamableHttp:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return a request body in the form in which it is passed to the HTTP library: as a file object if it is larger
-    than `LARGE_BODY_BYTES`, and otherwise unchanged.
+    """Return a request body as it is passed to the HTTP library: as a file object if the body is larger than
+    `LARGE_BODY_BYTES`, and otherwise unchanged.
     """
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 

@@ -158,7 +158,7 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """Return the entries of the file in the form in which the conversation `conversation_id` stores them.
+    """Return the entries of the file as the conversation `conversation_id` stores them.
 
     Approvals get new ids if the conversation gets a new id, or if the store contains an approval with the same id.
     New ids are necessary because an answer identifies an approval only by its id.
