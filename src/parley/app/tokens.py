@@ -97,7 +97,7 @@ async def create_share_token(
 
 
 async def code_sign_ins(store: Store) -> list[StoredSignIn]:
-    """Return the sign-ins to the web page that began with a one-time code.
+    """Return the sign-ins to the web page for which a one-time code was used.
 
     Raises:
         StoreError: the store cannot be read.
@@ -106,7 +106,7 @@ async def code_sign_ins(store: Store) -> list[StoredSignIn]:
 
 
 async def end_code_sign_ins(store: Store) -> None:
-    """End all sign-ins that began with a one-time code, and make unused codes invalid.
+    """End all sign-ins for which a one-time code was used, and make unused codes invalid.
 
     Raises:
         StoreError: the store cannot be read or changed.

@@ -1,4 +1,4 @@
-"""`parley share`: prints a link with which other people can read one conversation in a browser."""
+"""`parley share`: prints a link that lets other people read one conversation in a browser."""
 
 from __future__ import annotations
 

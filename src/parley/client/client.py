@@ -290,8 +290,8 @@ class Client:
     async def attention(
         self, *, limit: int | None = None, cursor: str | None = None, timeout_seconds: float | None = None
     ) -> AttentionListResult:
-        """Return a page of the conversations that are waiting for an approval, and of the unread conversations
-        whose last turn has ended.
+        """Return a page of the conversations that need a person: conversations that are waiting for an approval,
+        and unread conversations whose last turn has ended.
         """
         given = {"limit": limit, "cursor": cursor}
         arguments = {name: value for name, value in given.items() if value is not None}

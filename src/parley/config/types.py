@@ -199,8 +199,8 @@ class Approvals(Struct, frozen=True, kw_only=True):
     the request open until its timeout.
     """
     session_hours: Hours = 12
-    """The time for which an approval with the decision "for the session" is valid, in hours; 0 means that it is
-    valid only once.
+    """The number of hours for which an approval with the decision "for the session" is valid; 0 means that the
+    approval is valid only once.
     """
     from_: ApprovalsFrom = field(default="anyone", name="from")
     """The clients that may answer an approval request. `anyone` means every client whose role allows answers.
@@ -250,7 +250,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """The table `[serve]`: settings for the resident server."""
 
     drain_seconds: Seconds = 30
-    """The maximum time for which the server waits for running turns before it stops, in seconds."""
+    """The maximum number of seconds for which the server waits for running turns before it stops."""
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
     """The time in minutes after which an idle server that `parley mcp` started exits; 0 means never. A server is
     idle while it has neither clients nor running turns.
@@ -281,7 +281,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     for example because the token is invalid.
     """
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
-    """The time for which a session is kept while it has neither requests nor streams, in minutes."""
+    """The number of minutes for which a session is kept while it has neither requests nor streams."""
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
     """The directories below which clients without the role `admin` may choose a working directory."""
     requests_per_second: Annotated[int, integer(0, 10**6)] = 500
@@ -406,7 +406,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     """The table `[store]`: settings that determine how long conversations stay on disk and in memory."""
 
     keep_days: Annotated[int, integer(0, 36_500)] = 0
-    """The time for which an archived conversation is kept after its last activity, in days; 0 means no limit."""
+    """The number of days for which an archived conversation is kept after its last activity; 0 means no limit."""
     idle_seconds: Seconds = 300
     """The time for which an unused conversation stays in memory, in seconds."""
     idle_conversations: Annotated[int, integer(0, 2**31 - 1)] = 1000

@@ -130,7 +130,7 @@ class _Turn:
         the output.
         """
         self.cuts: list[int] = []
-        """The indices in `places` before which every tool call has its output. A summary may replace the items
+        """The indices in `places` at which every earlier tool call has its output. A summary may replace the items
         before any of these indices.
         """
 
@@ -308,7 +308,8 @@ class History:
 
     @property
     def cuts(self) -> list[int]:
-        """The indices in `items` before which every response is complete and every tool call has its output.
+        """The indices in `items` at which every earlier response is complete and every earlier tool call has its
+        output.
 
         A summary may replace the items before any of these indices.
         """
@@ -320,8 +321,8 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return two lists: the items for the next model request, including unsent input, and the indices in the
-        first list before which every tool call has its output.
+        """Return two lists. The first list contains the items for the next model request, including unsent input.
+        The second list contains the indices in the first list at which every earlier tool call has its output.
         """
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]

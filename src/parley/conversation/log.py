@@ -70,8 +70,8 @@ LogPayload = EventMsg | Record
 
 
 class ItemKind(StrEnum):
-    """The kinds of text that the model writes. The value is the type of the events that carry the deltas of this
-    kind of text to clients.
+    """The kinds of text that the model writes. The value of a kind is the type of the events that carry its deltas
+    to clients.
     """
 
     MESSAGE = event_type(AgentMessageDelta)

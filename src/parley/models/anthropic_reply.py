@@ -145,7 +145,7 @@ class _Block:
 
 class AnthropicDecoder:
     """Decodes one reply. The reply is complete after `message_stop`. If the stream ends without `message_stop`, the
-    reply is complete after a stop reason.
+    reply is complete if a stop reason was received.
     """
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:

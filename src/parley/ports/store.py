@@ -66,7 +66,7 @@ CALL_SECONDS: Final = 5.0
 running the turn of the conversation.
 """
 TURN_SECONDS: Final = 60.0
-"""The maximum time for which an append waits for the write lock, in seconds. After this time, the running turn
+"""The maximum number of seconds for which an append waits for the write lock. After this time, the running turn
 fails.
 """
 PAGE: Final = 2000

@@ -12,8 +12,8 @@ from parley.errors import ConfigError, ModelError
 __all__ = ["offered_models"]
 
 ANSWER_SECONDS: Final = 5.0
-"""The maximum time, in seconds, for which the chat waits for the list of models. After this time, the list is
-empty.
+"""The maximum time, in seconds, for which the chat waits for the list of models. If the list has not arrived by
+then, no models are offered.
 """
 
 
