@@ -30,8 +30,8 @@ __all__ = ["NodeMembership"]
 class NodeMembership:
     """The membership of this process in the cluster of nodes.
 
-    The process has the token of the nodes, so it can follow conversations on other nodes. After `join`, the process
-    is a node itself.
+    Even before `join`, the process has the token that all nodes share, and can follow conversations on other nodes.
+    `join` makes the process itself a node.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from typing import BinaryIO, Final, NamedTuple
 __all__ = ["FileVersion", "file_version", "open_file", "read_file", "read_now"]
 
 SETTLED_SECONDS: Final = 1.0
-"""The minimum time, in seconds, between the last change of a file and the computation of its version. It is longer
-than a tick of the kernel's clock, because two changes in one tick give the file the same times.
+"""The number of seconds after a change in which a file has no version. It is longer than a tick of the
+kernel's clock, because a file has the same timestamps after two changes in one tick.
 """
 
 _NO_PATH: Final = "not a valid file path"

@@ -239,8 +239,8 @@ def _open(path: str) -> int:
     """Open a recording for appending, and return its descriptor. The file must belong to the current user and must
     not be a symbolic link.
 
-    An empty file is also opened: another process may be creating the recording, or may have been killed while it
-    was creating the recording.
+    An empty file counts as a recording, because another process may be creating the recording, or may have been
+    killed while it was creating the recording.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

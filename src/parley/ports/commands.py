@@ -242,9 +242,11 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     with `--block-fd`. The starter writes this data when it has checked that all mounts are correct.
     """
     max_processes: int | None = None
-    """The maximum number of processes of the command, for a launcher whose mounts are checked; None if there is no
-    limit. The limit is set while the launcher waits, so it counts only the processes in the launcher's user
-    namespace. If this field is set, the core files of the command are also disabled.
+    """The maximum number of processes of the command; None if there is no limit.
+
+    Only a launcher whose mounts are checked has this limit. The limit is set while the launcher waits for this
+    check. The launcher is then in its own user namespace, so only the processes in that namespace count. If
+    this field is set, the command also writes no core files.
     """
     restriction: Restriction | None = None
     approved: Approved | None = None

@@ -67,8 +67,8 @@ class _Conversation:
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """Maps the type and the key (`conversation/keys.py`) of each entry with a key to the position of the first
-        entry with this type and key.
+        """The position of the first entry with each pair of type and key (`conversation/keys.py`). Entries without
+        a key are not included.
         """
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None

@@ -37,7 +37,7 @@ repositories are arguments of a Git command.
 """
 
 _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
-"""The Git options that make Git store each large file as a separate object instead of in a pack."""
+"""The Git options that make Git store each large file as a loose object instead of in a pack."""
 
 
 class Commits:

@@ -38,7 +38,7 @@ class _Markdown(Markdown):
 
 
 def rich_block(block: Block, width: int) -> Padding | Markdown:
-    """Return a block as an object of `rich`. Code is indented, and its lines are wrapped to `width` columns."""
+    """Return a block as a renderable of `rich`. Code is indented, and its lines are wrapped to `width` columns."""
     if block.kind == "code":
         code = Syntax(
             block.text, block.language or "text", theme=CODE_THEME, background_color="default", word_wrap=True

@@ -136,9 +136,10 @@ class ReadOnlyHome:
 
 
 def check_database(home: str) -> None:
-    """Check that the database of a home, if it exists, can be opened, even while other processes use it.
+    """Check the database of a home without opening the home. A missing database passes the check.
 
-    The check changes no file and never waits. It does not find faults that appear only when the database is opened.
+    Other processes may use the database during the check. The check changes no file and never waits. Some faults
+    are found only when the home is opened.
 
     Raises:
         BadHome: the database cannot be opened; the message gives the reason.

@@ -102,8 +102,8 @@ _Run = tuple[str, ...]
 
 
 class _Level:
-    """The lines of the file, normalised for one comparison level, and the positions at which the first line of each
-    run occurs.
+    """The lines of the file, normalised for one comparison level. For each run of adjacent lines to search for, the
+    class also contains the positions in the file at which the first line of the run occurs.
     """
 
     def __init__(
