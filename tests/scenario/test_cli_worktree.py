@@ -171,6 +171,19 @@ async def test_a_filter_that_fails_leaves_no_branch_and_a_directory_may_have_any
     assert (worked.exit_code, len(os.listdir(named.parent))) == (0, 2), worked
 
 
+async def test_spaces_in_the_names_of_directories_are_kept(resident: InProcessResident, repository: Path) -> None:
+    os.rename(repository, named := repository.parent / "app ")
+    os.rename(named / "sub", named / " sub")
+    commit(named)
+    await run(resident, named / " sub")
+    (name,) = set(os.listdir(named.parent)) - {"app "}
+    async with connect(resident.socket()) as client:
+        (listed,) = (await client.list()).conversations
+
+    assert name.startswith("app -parley-")
+    assert listed.cwd == str(named.parent / name / " sub")
+
+
 async def test_a_worktree_is_always_new_and_local(resident: InProcessResident, repository: Path) -> None:
     continued = await run(resident, repository, "--continue")
     resumed = await run(resident, repository, "--resume", "67e5")

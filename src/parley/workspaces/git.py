@@ -186,7 +186,7 @@ class Git:
         stdout_on_error: bool = False,
         exit_codes: tuple[int, ...] = (0,),
     ) -> str:
-        """Run a Git command and return its stdout without surrounding whitespace.
+        """Run a Git command and return its stdout without the line feed at its end.
 
         `writable` are the directories that the command may write to. If `network` is True, the command can reach
         the repository over the network. `variables` are environment variables that name the Git directories that
@@ -236,7 +236,7 @@ class Git:
         except (CommandNotStarted, SandboxUnavailable) as error:
             raise GitFailed(remote.redacted(str(error))) from None
         if result.exit_code in exit_codes and not result.timed_out:
-            return printed["stdout"].decode(errors="surrogateescape").strip()
+            return printed["stdout"].decode(errors="surrogateescape").removesuffix("\n")
         if result.timed_out:
             raise GitFailed(f"git {arguments[0]} took longer than {seconds:g} seconds")
         text = printed["stderr"] + (b"\n" + printed["stdout"] if stdout_on_error else b"")

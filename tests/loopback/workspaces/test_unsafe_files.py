@@ -144,6 +144,24 @@ async def test_a_checkout_overwrites_no_file_that_is_in_no_commit(node: Worktree
 
 @pytest.mark.long
 @pytest.mark.promises("nodes.git-checkout")
+async def test_a_checkout_keeps_a_file_whose_name_begins_with_a_space(node: WorktreeNode, origin: Origin) -> None:
+    origin.commit("main", {" closed": "theirs\n"})
+    begun = await node.prepared()
+    await node.run("echo one > file")
+    first = await node.saved(begun)
+    await node.run("echo mine > ' closed'; chmod 000 ' closed'")
+    origin.commit(first.branch, {" closed": "new\n"})
+
+    second = await node.prepared(first)
+
+    (kept,) = node.tree.parent.glob(f"{node.id}.kept-*")
+    (kept / " closed").chmod(0o600)
+    assert second.code == "work_set_aside"
+    assert (kept / " closed").read_text() == "mine\n"
+    assert (node.tree / " closed").read_text() == "new\n"
+
+
+@pytest.mark.promises("nodes.git-checkout")
 async def test_directories_and_links_of_commits_are_replaced_without_a_report(
     node: WorktreeNode, origin: Origin
 ) -> None:
