@@ -183,6 +183,7 @@ class Git:
         seconds: float = LOCAL_SECONDS,
         stdin: bytes | None = None,
         max_output: int = _MAX_OUTPUT_BYTES,
+        must_be_complete: bool = False,
         stdout_on_error: bool = False,
         exit_codes: tuple[int, ...] = (0,),
     ) -> str:
@@ -191,11 +192,12 @@ class Git:
         `writable` are the directories that the command may write to. If `network` is True, the command can reach
         the repository over the network. `variables` are environment variables that name the Git directories that
         the command uses, and `work_tree` is its worktree. `seconds` is its timeout, and `stdin` is its input; None
-        if it reads no input. Output after the first `max_output` bytes is discarded. If `stdout_on_error` is True,
-        the error message includes stdout. `exit_codes` are the exit codes that mean success.
+        if it reads no input. Output after the first `max_output` bytes is discarded. If `must_be_complete` is True,
+        a longer stdout is an error. If `stdout_on_error` is True, the error message includes stdout. `exit_codes`
+        are the exit codes that mean success.
 
         Raises:
-            GitFailed: the command failed or could not be started.
+            GitFailed: the command failed or could not be started, or its stdout must be complete and is too long.
         """
         program = shutil.which("git", path=GIT_SEARCH_PATH)
         if program is None:
@@ -211,9 +213,13 @@ class Git:
         for index, (key, value) in enumerate(settings.items()):
             env[f"GIT_CONFIG_KEY_{index}"], env[f"GIT_CONFIG_VALUE_{index}"] = key, value
         printed: dict[OutputStream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        truncated: set[OutputStream] = set()
 
         def output(stream: OutputStream, data: bytes) -> None:
-            printed[stream] += data[: max_output - len(printed[stream])]
+            left = max_output - len(printed[stream])
+            printed[stream] += data[:left]
+            if len(data) > left:
+                truncated.add(stream)
 
         repository = remote.address.path if network else None
         try:
@@ -236,6 +242,8 @@ class Git:
         except (CommandNotStarted, SandboxUnavailable) as error:
             raise GitFailed(remote.redacted(str(error))) from None
         if result.exit_code in exit_codes and not result.timed_out:
+            if must_be_complete and "stdout" in truncated:
+                raise GitFailed(f"git {arguments[0]} printed more than {max_output:,} bytes")
             return printed["stdout"].decode(errors="surrogateescape").removesuffix("\n")
         if result.timed_out:
             raise GitFailed(f"git {arguments[0]} took longer than {seconds:g} seconds")

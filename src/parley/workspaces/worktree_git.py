@@ -13,9 +13,7 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["MAX_LIST_BYTES", "WorktreeGit"]
 
 MAX_LIST_BYTES: Final = 256 * 1024 * 1024
-"""The maximum number of bytes that are read from a list of files. After decoding, a list with at least half this
-number of characters is rejected, because it may be truncated: a character can have more than one byte.
-"""
+"""The maximum number of bytes in a list of files. A longer list is rejected."""
 
 
 class WorktreeGit:
@@ -89,17 +87,17 @@ class WorktreeGit:
 
         The command may write only to the administrative directory of the worktree, where new objects are stored
         too. If the worktree was moved, `work_tree` is its current directory. If `index` is given, it is the path of
-        an index that the command uses instead of the index of the worktree. If `is_list` is True, the limit for the
-        output is `MAX_LIST_BYTES` instead of the limit of `Git.run`. The other parameters are the same as those of
-        `Git.run`.
+        an index that the command uses instead of the index of the worktree. If `is_list` is True, stdout is
+        complete, and its limit is `MAX_LIST_BYTES` instead of the limit of `Git.run`. The other parameters are the
+        same as those of `Git.run`.
 
         Raises:
             GitFailed: the command failed, or a list is too long.
         """
         await asyncio.to_thread(os.makedirs, self._paths.objects, exist_ok=True)
         more = {} if index is None else {"GIT_INDEX_FILE": index}
-        options = {"max_output": MAX_LIST_BYTES} if is_list else {}
-        output = await self._run(
+        options = {"max_output": MAX_LIST_BYTES, "must_be_complete": True} if is_list else {}
+        return await self._run(
             *arguments,
             variables={**self._variables, "GIT_OBJECT_DIRECTORY": self._paths.objects, **more},
             work_tree=work_tree or self._paths.tree,
@@ -109,9 +107,6 @@ class WorktreeGit:
             exit_codes=exit_codes,
             **options,
         )
-        if is_list and len(output) >= MAX_LIST_BYTES // 2:
-            raise GitFailed("too many files have changed")
-        return output
 
     @property
     def _variables(self) -> dict[str, str]:

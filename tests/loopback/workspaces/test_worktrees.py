@@ -22,12 +22,13 @@ from kit.servers.git_http import serve_git
 from kit.servers.git_nodes import Origin
 from kit.servers.worktree_node import WorktreeNode as Node
 from parley.agent.sandbox_policy import Roots, policy_for
+from parley.config.types import Repository
 from parley.errors import WorkspaceUnavailable
 from parley.ports.commands import Command, CommandResult, Output
 from parley.sandbox import Sandboxed
 from parley.wire.events import WorkspaceUpdated
 from parley.workspaces.clone import add_objects
-from parley.workspaces.git import GitFailed
+from parley.workspaces.git import Git, GitFailed, Remote
 from parley.workspaces.names import branch_of
 
 
@@ -203,6 +204,20 @@ async def test_a_file_that_cannot_be_read_is_left_out_of_the_commit(node: Node, 
     assert (ended.code, ended.pushed) == ("commit_failed", True)
     assert "closed" in str(ended.message)
     assert origin.git("ls-tree", "--name-only", ended.branch).split() == ["README", "file"]
+
+
+async def test_a_list_of_files_with_long_characters_is_not_truncated(node: Node, origin: Origin) -> None:
+    origin.commit("main", {f"{number}-€€€€": "x\n" for number in range(10)})
+    remote = Remote.of("app", Repository(url=str(origin.path)), {})
+    git = Git(node.sandboxed, node.settings, remote, str(origin.path.parent))
+    listing = ("ls-tree", "-r", "-z", "--name-only", "main")
+    variables = {"GIT_DIR": str(origin.path)}
+    whole = await git.run(*listing, variables=variables)
+    size = len(whole.encode())
+
+    assert await git.run(*listing, variables=variables, max_output=size, must_be_complete=True) == whole
+    with pytest.raises(GitFailed, match=f"git ls-tree printed more than {size - 1} bytes"):
+        await git.run(*listing, variables=variables, max_output=size - 1, must_be_complete=True)
 
 
 async def test_a_repository_that_cannot_be_cloned_fails_without_its_address(
