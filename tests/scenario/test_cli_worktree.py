@@ -171,6 +171,27 @@ async def test_a_filter_that_fails_leaves_no_branch_and_a_directory_may_have_any
     assert (worked.exit_code, len(os.listdir(named.parent))) == (0, 2), worked
 
 
+@pytest.mark.parametrize("target", [None, ".git/new"])
+async def test_a_directory_that_the_worktree_cannot_contain_leaves_nothing_behind(
+    resident: InProcessResident, repository: Path, target: str | None
+) -> None:
+    place = repository / "new"
+    if target is None:
+        place.touch()
+    else:
+        place.symlink_to(target)
+    commit(repository)
+    place.unlink()
+    place.mkdir()
+    failed = await run(resident, place)
+
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert f"cannot create a worktree of {place}: " in failed.stderr
+    assert os.listdir(repository.parent) == ["app"]
+    assert os.listdir(repository / ".git" / "worktrees") == []
+    assert git("branch", "--format=%(refname:short)", cwd=repository) == b"main\n"
+
+
 async def test_spaces_in_the_names_of_directories_are_kept(resident: InProcessResident, repository: Path) -> None:
     os.rename(repository, named := repository.parent / "app ")
     os.rename(named / "sub", named / " sub")

@@ -150,26 +150,29 @@ class _Repository:
                 work_tree=inside,
                 writable=[admin],
             )
+            await asyncio.to_thread(write_new_file, inside, ".git", f"gitdir: {admin}\n".encode())
+            directory = await asyncio.to_thread(self._directory_in, inside, path)
             # Git cannot delete the branch without write access to the whole repository, so the branch comes last.
             await self._update_ref(ref, self._commit, "")
-            await asyncio.to_thread(write_new_file, inside, ".git", f"gitdir: {admin}\n".encode())
             await asyncio.to_thread(os.rename, inside, path)
         except BaseException:
             await run_to_completion(asyncio.ensure_future(self._remove(admin, ref)))
             raise
-        return LocalWorktree(path=path, branch=branch, cwd=await asyncio.to_thread(self._directory_in, path))
+        return LocalWorktree(path=path, branch=branch, cwd=directory)
 
-    def _directory_in(self, path: str) -> str:
-        """Return the directory in the worktree at `path` that corresponds to the working directory of the settings.
+    def _directory_in(self, tree: str, path: str) -> str:
+        """Return the directory in the worktree that corresponds to the working directory of the settings. The files
+        of the worktree are in `tree`, which will be renamed to `path`.
 
         Create the directory if the commit does not contain it. If a symbolic link in the commit leads out of the
         worktree, return `path`.
         """
-        directory = os.path.realpath(os.path.join(path, self._prefix))
-        if not is_below(directory, os.path.realpath(path)):
+        tree = os.path.realpath(tree)
+        directory = os.path.realpath(os.path.join(tree, self._prefix))
+        if not is_below(directory, tree):
             return path
         os.makedirs(directory, exist_ok=True)
-        return directory
+        return os.path.normpath(os.path.join(path, os.path.relpath(directory, tree)))
 
     @staticmethod
     def _make_admin(admin: str, path: str, branch: str) -> None:
