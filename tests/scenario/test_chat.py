@@ -21,7 +21,10 @@ from kit.servers.command_line import environ_of
 from kit.servers.cutting_port import CuttingPort
 from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import parley
+from kit.system.git import git
+from kit.system.needs import SANDBOX
 from kit.system.tmux import TMUX, Terminal
+from parley.common.home import SOCKET
 from parley.common.resident_socket import ask
 from parley.common.resident_socket import connect as connect_to_resident
 from parley.testing import HOLD, Call, ScriptedModel
@@ -325,6 +328,29 @@ async def test_a_message_before_the_end_of_the_chat_is_not_lost(home: Home, parl
 async def test_invalid_settings_end_the_chat(home: Home) -> None:
     async with chat(home, "-c", "nonsense") as terminal:
         await terminal.until_shows("nonsense", "exit code 2")
+
+
+@SANDBOX
+async def test_a_worktree_is_created_after_the_connection(home: Home) -> None:
+    git("init", "--quiet", cwd=home.work)
+    (home.work / "file").touch()
+    git("add", "--all", cwd=home.work)
+    git("commit", "--quiet", "--message=one", cwd=home.work)
+    beginning = f"{home.work.name}-parley-"
+
+    (socket := home.path / SOCKET).mkdir()
+    async with chat(home, "--worktree") as terminal:
+        await terminal.until_shows("no resident server could be started")
+    worktrees = [path for path in home.work.parent.iterdir() if path.name.startswith(beginning)]
+    socket.rmdir()
+    try:
+        async with chat(home, "--worktree") as terminal:
+            await terminal.until_shows("working in", "on the new branch parley/", "scripted-model")
+    finally:
+        await stop(home)
+
+    assert worktrees == []
+    assert [path.name.startswith(beginning) for path in home.work.parent.iterdir()].count(True) == 1
 
 
 async def test_without_a_terminal_the_chat_names_exec(home: Home) -> None:

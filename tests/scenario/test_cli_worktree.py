@@ -16,6 +16,7 @@ from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.git import git
 from kit.system.needs import MECHANISMS, SANDBOX
 from parley.client import connect
+from parley.common.home import SOCKET
 from parley.testing import ScriptedModel
 
 pytestmark = [pytest.mark.child_process, SANDBOX]
@@ -189,6 +190,19 @@ async def test_a_directory_that_the_worktree_cannot_contain_leaves_nothing_behin
     assert f"cannot create a worktree of {place}: " in failed.stderr
     assert os.listdir(repository.parent) == ["app"]
     assert os.listdir(repository / ".git" / "worktrees") == []
+    assert git("branch", "--format=%(refname:short)", cwd=repository) == b"main\n"
+
+
+@pytest.mark.waits
+async def test_a_failed_connection_leaves_no_worktree(repository: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / SOCKET).mkdir(parents=True)
+    process = await start_parley(home, "exec", "hi", "--worktree", "--resident", cwd=repository)
+    failed = await outcome_of(process)
+
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert "no resident server could be started" in failed.stderr
+    assert os.listdir(repository.parent) == ["app"]
     assert git("branch", "--format=%(refname:short)", cwd=repository) == b"main\n"
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from parley.cli.printing import uses_colour
 from parley.cli.runner import USAGE_ERROR, CommandFailed
 from parley.cli.server_address import server_address
-from parley.cli.turn_options import add_turn_options, check_turn_options, enter_worktree, image_items
+from parley.cli.turn_options import add_turn_options, check_turn_options, image_items
 from parley.common.home import named_home
 from parley.config.working_directory import working_directory
 
@@ -46,7 +46,6 @@ async def run(args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandFailed("needs a terminal; without one, use `parley exec PROMPT`", code=USAGE_ERROR)
     images = image_items(args.image)
-    await enter_worktree(args, command="chat")
 
     # Other commands start without these modules, which import prompt_toolkit.
     from parley.cli.chat.chat import Chat

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 from parley.cli.answer_schema import AnswerSchema, read_schema
@@ -95,8 +96,8 @@ async def _run(
     content: Sequence[InputItem],
     schema: dict[str, Any] | None,
 ) -> int:
-    await enter_worktree(args, command="exec")
     async with connected("exec", address, config=args.config, resident=args.resident) as (client, _):
+        await enter_worktree(args, partial(print_note, "exec"))
         conversation, overrides, is_new = await open_conversation(client, args)
         follower = TurnFollower(
             client,

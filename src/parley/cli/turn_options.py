@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, get_args
 
 from parley.cli.connecting import add_resident_option
 from parley.cli.ids import find_conversation
-from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.server_address import ServerAddress, add_server_options
 from parley.client import Client, Conversation, CreateOptions, Overrides
@@ -119,9 +118,10 @@ def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) 
         args.config = [*args.config, f"record={json.dumps(_new_recording(args.record))}"]
 
 
-async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
+async def enter_worktree(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     """If `--worktree` is given, create a worktree of the repository that contains the working directory, and use
-    the worktree as the working directory. `command` is the name of the command, for the note about the worktree.
+    the worktree as the working directory. Call this function after the command has connected to the server, so that
+    a failed connection leaves no worktree behind. `report` is called with a message that names the worktree.
 
     Raises:
         CommandFailed: the worktree cannot be created.
@@ -140,7 +140,7 @@ async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
     except WorktreeFailed as error:
         raise CommandFailed(f"cannot create a worktree of {args.cwd}: {error}") from None
     args.cwd = worktree.cwd
-    print_note(command, f"working in {worktree.path} on the new branch {worktree.branch}")
+    report(f"working in {worktree.path} on the new branch {worktree.branch}")
 
 
 def _new_recording(given: str) -> str:

@@ -27,7 +27,7 @@ from parley.cli.ids import SHORT
 from parley.cli.printing import for_terminal, print_note
 from parley.cli.runner import CommandFailed
 from parley.cli.server_address import ServerAddress
-from parley.cli.turn_options import chosen_conversation, chosen_settings
+from parley.cli.turn_options import chosen_conversation, chosen_settings, enter_worktree
 from parley.client import (
     AlreadyDecided,
     Approval,
@@ -203,6 +203,7 @@ class Chat:
         async with connected(
             "chat", self._address, config=self._args.config, resident=True, options=options
         ) as server:
+            await enter_worktree(self._args, self.note)
             self._client = server.client
             if (found := await chosen_conversation(server.client, self._args)) is not None:
                 await self.open(found.id)
