@@ -1,4 +1,6 @@
-"""`parley token` (`parley.cli.token`), and the effect of new and revoked tokens on a running server."""
+"""`parley token` (`parley.cli.token`, `parley.app.http_urls`), and the effect of new and revoked tokens on a
+running server.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pytest
 from kit.clients.http_client import HttpClient
 from kit.clients.page_client import PageClient
 from kit.clients.requests import ping, pong
+from kit.servers.command_line import run_parley
 from kit.servers.resident_process import ResidentProcess, content_of, parley
 from kit.system.commands import TIMEOUT_SECONDS
 
@@ -89,6 +92,25 @@ async def test_mistakes_on_the_command_line(resident: ResidentProcess) -> None:
     assert "already" in found[6][2]
     assert "no conversation has an id that begins with '00000000'" in found[7][2]
     assert (await parley("token", "ls", env=resident.environ))[1].count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:8080/mcp"),
+        ("", "http://127.0.0.1:8080/mcp"),
+        ("::", "http://[::1]:8080/mcp"),
+        ("fd00::1", "http://[fd00::1]:8080/mcp"),
+        ("example.com", "http://example.com:8080/mcp"),
+    ],
+)
+async def test_the_url_without_a_running_server_is_one_that_clients_can_use(
+    tmp_path: Path, host: str, url: str
+) -> None:
+    (tmp_path / "config.toml").write_text(f'[serve]\nhost = "{host}"\nport = 8080\n')
+    done = await run_parley(tmp_path, "token", "create", "phone", "--role", "driver", "--json")
+
+    assert json.loads(done.stdout)["url"] == url
 
 
 async def test_a_token_for_one_conversation_is_named_by_a_prefix(resident: ResidentProcess) -> None:

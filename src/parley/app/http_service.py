@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from parley.app.available_memory import why_too_large
 from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
+from parley.app.http_urls import bracketed, own_url, scheme_of, server_url
 from parley.app.node_membership import NodeMembership
 from parley.common.os_errors import os_detail
 from parley.config.tls_files import forget_tls_files, hide_tls_files
@@ -112,7 +113,7 @@ class HttpService:
         except OSError as error:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
-        self.node_url = None if nodes is None else nodes.settings().url or _own_url(settings, port)
+        self.node_url = None if nodes is None else nodes.settings().url or own_url(settings, port)
         """The URL at which other nodes reach this server; None if this server accepts no connections from other
         nodes.
         """
@@ -136,8 +137,8 @@ class HttpService:
             page=page,
             metrics=None if metrics is None else MetricsEndpoint(metrics),
         )
-        self.url = _url(settings, port)
-        self.own_url = _own_url(settings, port) + PATH
+        self.url = server_url(settings, port)
+        self.own_url = own_url(settings, port) + PATH
         """The URL at which clients on this computer reach the server directly, not through a proxy."""
         self.host = settings.host
         """The address or name on which the server listens."""
@@ -230,7 +231,7 @@ class HttpService:
             port=self.port,
             hosts=_hosts(settings, self.node_url),
             origins=settings.origins,
-            scheme=_scheme(settings),
+            scheme=scheme_of(settings),
             public_url=settings.public_url,
         )
 
@@ -263,7 +264,7 @@ class HttpService:
         Raises:
             BadSetting: TLS or a token is missing.
         """
-        if _bracketed(settings.host) in LOOPBACK_NAMES:
+        if bracketed(settings.host) in LOOPBACK_NAMES:
             return
         if settings.tls_cert is None and settings.public_url is None:
             raise BadSetting(
@@ -336,26 +337,5 @@ def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
     """
     hosts = [urlsplit(url).netloc.rpartition("@")[2] for url in (settings.public_url, *urls) if url is not None]
     if settings.host not in ("", "0.0.0.0", "::"):
-        hosts.append(_bracketed(settings.host))
+        hosts.append(bracketed(settings.host))
     return hosts
-
-
-def _url(settings: ServeSettings, port: int) -> str:
-    """Return the URL at which clients reach the server: the public URL or, if none is set, the server's own URL."""
-    if settings.public_url is not None:
-        return settings.public_url.rstrip("/") + PATH
-    return _own_url(settings, port) + PATH
-
-
-def _own_url(settings: ServeSettings, port: int) -> str:
-    """Return the URL, without a path, at which clients reach the server directly and not through a proxy."""
-    host = "127.0.0.1" if settings.host in ("", "0.0.0.0") else "[::1]" if settings.host == "::" else settings.host
-    return f"{_scheme(settings)}://{_bracketed(host)}:{port}"
-
-
-def _scheme(settings: ServeSettings) -> str:
-    return "http" if settings.tls_cert is None else "https"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -7,6 +7,7 @@ import secrets
 import time
 from typing import Any, Final
 
+from parley.app.http_urls import server_url
 from parley.common.resident_socket import NoResident, Refused, ask, connect
 from parley.config.load import Loader
 from parley.errors import ParleyError
@@ -164,16 +165,14 @@ def http_address(loader: Loader) -> str | None:
     """
     settings = loader.serve_settings()
     if settings.public_url is not None:
-        return settings.public_url.rstrip("/") + PATH
+        return server_url(settings, settings.port)
     try:
         with connect(loader.home) as channel:
             url = ask(channel, "status").get("url")
     except (NoResident, Refused):
         url = None
     if url is None and settings.port:
-        scheme = "http" if settings.tls_cert is None else "https"
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        url = f"{scheme}://{host}:{settings.port}{PATH}"
+        url = server_url(settings, settings.port)
     return None if url is None else str(url)
 
 
