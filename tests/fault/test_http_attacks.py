@@ -520,7 +520,9 @@ async def test_the_subscriptions_of_one_token_have_a_limit(server: HttpServer) -
     async with watcher.stream_of("subscriptions/listen", wanted) as stream:
         again = await stream.next()
 
-    assert refused.json["error"]["data"]["code"] == "too_many_subscriptions"
+    error = refused.json["error"]
+    assert error["data"]["code"] == "too_many_subscriptions"
+    assert error["message"] == "all clients of one principal together may subscribe to 5000 resources"
     assert "result" in other.json
     assert again is not None
     assert "method" in again.message

@@ -108,8 +108,15 @@ class TooManySubscriptions(InvalidRequest):
 
     code = "too_many_subscriptions"
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"a client may subscribe to {limit} resources")
+    def __init__(self, limit: int, *, of_principal: bool = False) -> None:
+        """Create the error. If `of_principal` is True, `limit` is the maximum number for all clients of the
+        principal together; otherwise, it is the maximum number for one client.
+        """
+        super().__init__(
+            f"all clients of one principal together may subscribe to {limit} resources"
+            if of_principal
+            else f"a client may subscribe to {limit} resources"
+        )
 
 
 class AccessTooNarrow(InvalidRequest):

@@ -35,7 +35,7 @@ def take_subscriptions(server: ServerContext, principal: Principal, count: int =
         TooManySubscriptions: the principal would exceed the maximum number of subscriptions.
     """
     if server.subscribed[principal.key] + count > MAX_PER_PRINCIPAL:
-        raise TooManySubscriptions(MAX_PER_PRINCIPAL)
+        raise TooManySubscriptions(MAX_PER_PRINCIPAL, of_principal=True)
     server.subscribed[principal.key] += count
 
 
