@@ -16,7 +16,7 @@ from parley.common.resolver import DaemonResolver
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-__all__ = ["MAX_CONNECTING", "connector"]
+__all__ = ["MAX_CONNECTING", "connector", "max_idle"]
 
 IDLE_SECONDS: Final = 15.0
 """The time, in seconds, for which an idle connection is kept."""
@@ -38,8 +38,16 @@ def connector() -> aiohttp.TCPConnector:
     """Return a connection pool that opens as many connections as requests need, and keeps only a limited number of
     idle connections.
     """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _Connector(max_idle=min(MAX_IDLE, max(MIN_IDLE, limit // IDLE_SHARE)))
+    return _Connector(max_idle=max_idle(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+
+def max_idle(max_files: int) -> int:
+    """Return the maximum number of idle connections for a process that may open `max_files` files.
+    `resource.RLIM_INFINITY` means that the number of files is not limited.
+    """
+    if max_files == resource.RLIM_INFINITY:
+        return MAX_IDLE
+    return min(MAX_IDLE, max(MIN_IDLE, max_files // IDLE_SHARE))
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from kit.models.raw_provider import (
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.common.threads import start_thread
 from parley.config.types import Environment
-from parley.models.connections import MAX_CONNECTING
+from parley.models.connections import MAX_CONNECTING, max_idle
 from parley.models.http import Http
 from parley.ports.model import ModelRequest, ResponseDone, TextDelta
 from parley.version import __version__
@@ -165,6 +166,11 @@ async def test_requests_that_begin_together_use_the_connections_of_those_that_en
 
     assert len(peer.asked) == 8 * MAX_CONNECTING
     assert peer.connections < 6 * MAX_CONNECTING
+
+
+@pytest.mark.parametrize(("max_files", "idle"), [(resource.RLIM_INFINITY, 100), (65_536, 100), (256, 32), (16, 4)])
+def test_the_number_of_idle_connections_depends_on_the_limit_on_open_files(max_files: int, idle: int) -> None:
+    assert max_idle(max_files) == idle
 
 
 async def test_a_large_request_arrives_whole(caller: Caller) -> None:
