@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from kit.clients.requests import request
 from kit.clients.shared_home import DelayedAnswer, events_until, is_
 from kit.clients.shell_turns import sh, shell
 from kit.servers.git_http import serve_git
@@ -211,6 +212,40 @@ async def test_a_codex_call_names_the_branch_with_its_work(
     assert status.cwd == str(tmp_path / "git" / "worktrees" / answer.session_id)
     assert (origin.text(branch, "file"), origin.text(short(fork.id), "file")) == ("one", "two")
     assert origin.subjects(short(fork.id)) == ["Again", "Do it", "By a person"]
+
+
+@pytest.mark.promises("tasks.result", "nodes.git")
+async def test_the_result_of_each_task_names_the_commit_at_the_end_of_its_turn(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    config = f"[workspace]\n{git_settings(str(origin.path), tmp_path / 'git')}"
+    for command in ("echo one > file", "true", "echo two > file"):
+        parley_model.says(sh("c1", command))
+        parley_model.says("Done")
+    tasks: list[str] = []
+    results: list[Any] = []
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        HttpServer(parley_model, tmp_path / "home", config=config) as server,
+    ):
+        client = await server.client()
+        arguments = {"prompt": "1", "repository": "app", **WRITES}
+        call: dict[str, Any] = {"name": "codex", "arguments": arguments}
+        for number in range(3):
+            answer = (await client.post(request(number, "tools/call", {**call, "task": {}}))).json["result"]
+            tasks.append(answer["task"]["taskId"])
+            await client.post(request(10 + number, "tasks/result", {"taskId": tasks[-1]}))
+            thread = tasks[0].partition(".")[0]
+            call = {"name": "codex-reply", "arguments": {"threadId": thread, "prompt": "2"}}
+        for number, task in enumerate(tasks):
+            results.append(
+                (await client.post(request(20 + number, "tasks/result", {"taskId": task}))).json["result"]
+            )
+
+    commits = [result["structuredContent"]["workspace"]["commit"] for result in results]
+    newest = origin.branches()[short(tasks[0].partition(".")[0])]
+    before = origin.git("rev-parse", f"{newest}^")
+    assert commits == [before, before, newest]
 
 
 @pytest.mark.promises("create.repository")

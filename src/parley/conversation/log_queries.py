@@ -17,15 +17,16 @@ from parley.conversation.records import (
     TurnEnded,
     record_type,
 )
-from parley.wire.events import QueueChanged, TaskComplete, event_type
+from parley.wire.events import QueueChanged, TaskComplete, WorkspaceUpdated, event_type
 from parley.wire.ids import MessageId
 from parley.wire.jsonrpc import encode
 
-__all__ = ["EndedTurn", "for_copy", "is_title", "is_turn_end", "last_text", "turn_end_in"]
+__all__ = ["EndedTurn", "for_copy", "is_title", "is_turn_end", "last_text", "last_workspace", "turn_end_in"]
 
 _COMPLETE: Final = event_type(TaskComplete)
 _ENDED: Final = record_type(TurnEnded)
 _RENAMED: Final = record_type(Renamed)
+_WORKSPACE: Final = event_type(WorkspaceUpdated)
 _NOT_COPIED: Final = {
     (False, record_type(SessionGranted)): encode(SessionGranted(principal="", key="")),
     (False, record_type(MessageQueued)): encode(MessageQueued(message_id=MessageId(""), content=())),
@@ -40,6 +41,7 @@ conversation. The entries themselves stay, so that positions do not change. Each
 
 _ended: Final = msgspec.json.Decoder(TurnEnded)
 _completed: Final = msgspec.json.Decoder(TaskComplete)
+_workspace: Final = msgspec.json.Decoder(WorkspaceUpdated)
 
 
 def for_copy(entry: Entry) -> Entry:
@@ -59,6 +61,14 @@ def last_text(entries: Sequence[Entry]) -> str | None:
     for entry in reversed(entries):
         if entry.is_event and entry.type == _COMPLETE:
             return _completed.decode(entry.encoded).last_agent_message
+    return None
+
+
+def last_workspace(entries: Sequence[Entry]) -> WorkspaceUpdated | None:
+    """Return the last event `workspace_updated` in `entries`; None if `entries` contains no such event."""
+    for entry in reversed(entries):
+        if entry.is_event and entry.type == _WORKSPACE:
+            return _workspace.decode(entry.encoded)
     return None
 
 

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import is_turn_end, last_text
+from parley.conversation.log_queries import is_turn_end, last_text, last_workspace
 from parley.conversation.records import TurnEnded, TurnStarted, record_type
 from parley.conversation.state import Phase
 from parley.errors import UnknownConversation
@@ -29,7 +29,7 @@ from parley.server.hosts import Features
 from parley.server.result_notes import ResultNotes
 from parley.server.times import iso
 from parley.server.turn_results import turn_result
-from parley.wire.events import TurnEndReason
+from parley.wire.events import TurnEndReason, WorkspaceUpdated
 from parley.wire.ids import ConversationId, EventId, Seq
 from parley.wire.mcp import CallToolResult
 from parley.wire.tasks import RelatedTask, ResultMeta, Task, TaskStatus
@@ -154,9 +154,22 @@ class TurnTask(Struct, frozen=True):
         ended = _ended_decoder.decode(entry.encoded)
         if ended.why == "done":
             ended = replace(ended, message=last_text(await self.conversation.read_before(entry.seq, limit=1)))
-        return turn_result(
-            self.conversation.id, ended.message or "", ended, notes, features, self.conversation.workspace
-        )
+        workspace = await self._workspace(entry.seq) if features.additions else None
+        return turn_result(self.conversation.id, ended.message or "", ended, notes, features, workspace)
+
+    async def _workspace(self, end: Seq) -> WorkspaceUpdated | None:
+        """Return the newest commit in the repository of the conversation when the turn ended; None if there was
+        none. `end` is the position at which the turn ends.
+        """
+        newest = self.conversation.workspace
+        if newest is None or self.conversation.state.event_id == self.event_id:
+            return newest
+        before = end
+        while page := await self.conversation.read_before(before):
+            if (found := last_workspace(page)) is not None:
+                return found
+            before = page[0].seq
+        return None
 
     def with_task(self, result: CallToolResult) -> CallToolResult:
         """Return a copy of `result` whose `_meta` names this task."""
