@@ -151,6 +151,7 @@ class StoredTokens:
             await self._store.note_tokens_used(used)
         except StoreError as error:
             log.warning("the last use of tokens cannot be stored: %s", error)
+            return  # the next reload tries again
         for digest in used:
             self._used.pop(digest, None)
 

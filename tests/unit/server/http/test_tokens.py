@@ -37,6 +37,7 @@ class Clock:
 
 class Unavailable(MemoryStore):
     is_broken = False
+    failed_writes = 0
 
     async def tokens(self) -> list[StoredToken]:
         if self.is_broken:
@@ -45,6 +46,7 @@ class Unavailable(MemoryStore):
 
     async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
         if self.is_broken:
+            self.failed_writes += 1
             raise StoreFailed("the disk is gone")
         await super().note_tokens_used(used)
 
@@ -116,6 +118,24 @@ async def test_the_use_of_a_token_is_stored_rarely() -> None:
     running.cancel()
 
     assert uses == [1000.0, 1000.0, 1000.0 + USE_SECONDS]
+
+
+async def test_a_use_that_could_not_be_stored_is_stored_later() -> None:
+    clock, store = Clock(), Unavailable()
+    await store.add_token(stored("phone"))
+    tokens = StoredTokens(store, now=clock)
+    await tokens.reload()
+    store.is_broken = True
+    running = asyncio.ensure_future(tokens.keep_current())
+    tokens.find(token_digest("phone"))
+    await until(lambda: store.failed_writes > 0)
+    clock.time += 1
+    store.is_broken = False
+    tokens._wake.set()
+    await until(lambda: not tokens._used)
+    running.cancel()
+
+    assert (await store.tokens())[0].used_at == 1000.0
 
 
 @pytest.mark.promises("roles.tokens")
