@@ -332,7 +332,7 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     digest: bytes
     """The SHA-256 digest of the session id. The session id has 256 random bits."""
     principal: str
-    """The string that identifies the principal to which the session belongs (`Principal.key`)."""
+    """The string that identifies the principal to which the session belongs (`Principal.session_owner`)."""
     data: bytes
     """The state of the session. The store does not interpret it."""
     used_at: float

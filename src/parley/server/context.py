@@ -171,6 +171,13 @@ class Principal(Struct, frozen=True, kw_only=True):
         """
         return f"{self.token_id}:{self.name}"
 
+    @property
+    def session_owner(self) -> str:
+        """The string that identifies the principal as the owner of a stored HTTP session. Each sign-in to the web
+        page has its own sessions, unlike the other data of `key`.
+        """
+        return f"{self.key}:{self.sign_in}" if self.sign_in else self.key
+
 
 LOCAL_USER: Final = Principal(name=LOCAL.name, role=Role.ADMIN)
 """The user who runs the server. This is the principal of clients over stdio and Unix sockets."""

@@ -79,7 +79,10 @@ class HttpSessions:
         """
         self._store, self._wall_clock = store, wall_clock
         self._log = LimitedLog(log)
-        self._restoring: dict[str, asyncio.Task[HttpSession | None]] = {}
+        self._restoring: dict[tuple[str, Principal], asyncio.Task[HttpSession | None]] = {}
+        """The attempts to restore a session from the store, by the id of the session and the principal that has
+        sent the id. The attempt of a principal that does not own the session must not affect the owner.
+        """
         self._removing: set[bytes] = set()
         """The digests of the sessions that have ended but may still be in the store."""
         self._core, self._max_sessions, self._idle_seconds = core, max_sessions, idle_seconds
@@ -137,7 +140,7 @@ class HttpSessions:
                 number of sessions, and the principal has no idle session.
             SessionNotRestored: the session or one of its conversations cannot be read.
         """
-        restoring = self._restoring.get(session_id)
+        restoring = self._restoring.get((session_id, principal))
         session = None if restoring is not None else self._sessions.get(session_id)
         if session is None:
             session = await asyncio.shield(restoring or self._restore_soon(session_id, principal))
@@ -213,8 +216,9 @@ class HttpSessions:
         return task
 
     def _restore_soon(self, session_id: str, principal: Principal) -> asyncio.Task[HttpSession | None]:
-        task = self._restoring[session_id] = self._start(self._restore(session_id, principal))
-        task.add_done_callback(lambda _: self._restoring.pop(session_id, None))
+        key = session_id, principal
+        task = self._restoring[key] = self._start(self._restore(session_id, principal))
+        task.add_done_callback(lambda _: self._restoring.pop(key, None))
         return task
 
     async def _restore(self, session_id: str, principal: Principal) -> HttpSession | None:
@@ -233,7 +237,7 @@ class HttpSessions:
             stored = await self._store.session(digest)
         except StoreError as error:
             raise SessionNotRestored(error) from error
-        if stored is None or stored.principal != principal.key:
+        if stored is None or stored.principal != principal.session_owner:
             return None
         if self._wall_clock() - stored.used_at > self._idle_seconds + USE_SECONDS:
             return None
@@ -375,7 +379,9 @@ class HttpSessions:
                     client.outlives_server = False
                 return SessionNotSaved(f"its state has more than {MAX_STATE_BYTES} bytes")
             now = self._wall_clock()
-            stored = StoredSession(digest=session.digest, principal=session.principal.key, data=data, used_at=now)
+            stored = StoredSession(
+                digest=session.digest, principal=session.principal.session_owner, data=data, used_at=now
+            )
             if await self._store.save_session(stored, replacing=session.stored_data):
                 session.stored_at, session.stored_state, session.stored_data = now, merged, data
                 return None
