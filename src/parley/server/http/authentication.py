@@ -109,17 +109,22 @@ class Authenticator:
 
 
 class RateLimit:
-    """Limits the rate of messages from each principal. An HTTP request without messages counts as one message."""
+    """Limits the rate of messages with each token. An HTTP request without messages counts as one message."""
 
     def __init__(self, per_second: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the rate limit. `per_second` is the number of messages that a principal may send per second on
-        average; 0 means no limit.
+        """Create the rate limit. `per_second` is the number of messages that the clients of one token may send per
+        second on average; 0 means no limit.
         """
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
-        """For each principal, by name: the number of messages that were still allowed after its last request, and
-        the time of this request in seconds on the clock `now`.
+        """For each token, by `Principal.key`: the number of messages that were still allowed after the last
+        request, and the time of this request in seconds on the clock `now`. A token without an entry may send a
+        full burst.
         """
+
+    def __len__(self) -> int:
+        """Return the number of tokens whose recent messages are remembered."""
+        return len(self._allowed)
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
         """If the rate limit allows `count` more messages from the principal, count these messages and return True.
@@ -128,7 +133,13 @@ class RateLimit:
         if not self._per_second:
             return True
         most, now = self._per_second * BURST_SECONDS, self._now()
-        allowed, then = self._allowed.get(principal.name, (most, now))
+        if principal.key not in self._allowed:
+            self._forget_idle(now)
+        allowed, then = self._allowed.get(principal.key, (most, now))
         allowed = min(most, allowed + (now - then) * self._per_second)
-        self._allowed[principal.name] = (allowed - count if allowed >= count else allowed, now)
+        self._allowed[principal.key] = (allowed - count if allowed >= count else allowed, now)
         return allowed >= count
+
+    def _forget_idle(self, now: float) -> None:
+        """Remove the tokens that may send a full burst again."""
+        self._allowed = {key: one for key, one in self._allowed.items() if now - one[1] < BURST_SECONDS}

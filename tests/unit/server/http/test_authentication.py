@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from parley.server.context import Principal, Role
 from parley.server.http.authentication import (
@@ -83,3 +84,22 @@ def test_several_messages_count_as_many_or_not_at_all() -> None:
     rate = RateLimit(2, now=Clock())
 
     assert [rate.admits(READER, count) for count in (21, 15, 6, 5, 1)] == [False, True, False, True, False]
+
+
+@pytest.mark.promises("http.limits")
+def test_a_new_token_with_the_name_of_a_revoked_token_has_its_own_rate() -> None:
+    rate = RateLimit(2, now=Clock())
+    old, new = (Principal(name="phone", role=Role.DRIVER, token_id=token_id) for token_id in ("1", "2"))
+    rate.admits(old, int(2 * BURST_SECONDS))
+
+    assert [rate.admits(old), rate.admits(new), rate.admits(replace(new, sign_in="aa"), 20)] == [False, True, False]
+
+
+def test_principals_that_have_sent_nothing_for_a_while_need_no_memory() -> None:
+    clock = Clock()
+    rate = RateLimit(2, now=clock)
+    for number in range(1000):
+        rate.admits(Principal(name="phone", role=Role.DRIVER, token_id=str(number)))
+        clock.time += 1
+
+    assert len(rate) <= BURST_SECONDS
