@@ -119,7 +119,10 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
     size = 0
     for item in content:
         if isinstance(item, TextItem):
-            words.append(item.beginning if isinstance(item, LongTextItem) else item.text[:BEGINNING_BYTES])
+            if isinstance(item, LongTextItem):
+                words.append(item.beginning)
+                break  # the rest of this item comes before the next item
+            words.append(item.text[:BEGINNING_BYTES])
             size += len(words[-1])
             if size >= BEGINNING_BYTES:
                 break
