@@ -39,6 +39,7 @@ ANSWER_SECONDS: Final = 5.0
 that was stopped with SIGSTOP never responds.
 """
 MAX_ANSWER_BYTES: Final = 64 * 1024
+"""The maximum size of the response to a line, in bytes."""
 
 
 class NoResident(Exception):
@@ -125,7 +126,7 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
     the server's response as a JSON object.
 
     Raises:
-        NoResident: the server ended or did not respond.
+        NoResident: the server ended, did not respond, or sent a response that is too long or not JSON.
         Refused: the server rejected the request; the message is its reason.
     """
     answer = b""
@@ -136,9 +137,11 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
             channel.settimeout(max(0.1, until - time.monotonic()))
             # this reads only the response, because the server sends nothing else until the client sends more
             piece = channel.recv(4096)
-            if not piece or len(answer) > MAX_ANSWER_BYTES:
+            if not piece:
                 raise NoResident("the resident server ended during the handshake")
             answer += piece
+            if len(answer) > MAX_ANSWER_BYTES:
+                raise NoResident(f"the resident server sent a response of more than {MAX_ANSWER_BYTES:,} bytes")
     except OSError as error:
         raise NoResident(f"the resident server does not answer: {error.strerror or error}") from None
     return decode_answer(answer)

@@ -53,8 +53,16 @@ def test_a_home_whose_path_is_too_long_for_a_socket_can_be_used(tmp_path: Path) 
         open_socket(str(home / "serve.sock"), timeout_seconds=0).close()
 
 
-@pytest.mark.parametrize("answer", [b"", b'{"ok": tr', b"x" * 100_000])
-def test_a_server_that_ends_or_talks_too_long_is_no_resident(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "the resident server ended during the handshake"),
+        (b'{"ok": tr', "the resident server ended during the handshake"),
+        (b"x" * 100_000, "the resident server sent a response of more than 65,536 bytes"),
+        (b"x" * 65_536 + b"\n", "the resident server sent a response of more than 65,536 bytes"),
+    ],
+)
+def test_a_server_that_ends_or_talks_too_long_is_no_resident(answer: bytes, why: str) -> None:
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -67,6 +75,6 @@ def test_a_server_that_ends_or_talks_too_long_is_no_resident(answer: bytes) -> N
 
     server = threading.Thread(target=serve)
     server.start()
-    with ours, pytest.raises(NoResident, match="ended during the handshake"):
+    with ours, pytest.raises(NoResident, match=f"^{why}$"):
         ask(ours, "status")
     server.join()
