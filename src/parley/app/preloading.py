@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import sys
 from collections.abc import Iterator
 from typing import Final
+
+from parley.common.interpreter_lock import short_switch_interval
 
 __all__ = ["load_all_modules"]
 
@@ -40,26 +41,17 @@ _IMPORTED_BY_OTHERS: Final = (
 )
 """The modules that Python, or a module in `_IMPORTED_LATE`, imports only when a function is called."""
 
-_SWITCH_SECONDS: Final = 0.0005
-"""The maximum time, in seconds, for which an import holds the interpreter lock before the event loop can
-continue.
-"""
-
 
 def load_all_modules() -> None:
     """Import all modules that a server may need. Call this function in a thread. A module that is not installed is
     skipped.
     """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
-    try:
+    with short_switch_interval():
         for name in (*_modules_of("parley"), *_IMPORTED_LATE, *_IMPORTED_BY_OTHERS):
             try:
                 importlib.import_module(name)
             except ImportError:
                 continue
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _modules_of(package: str) -> Iterator[str]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from parley.common.interpreter_lock import short_switch_interval
 from parley.common.os_errors import connection_detail, with_limit
 from parley.common.proxies import proxy_for
 from parley.common.threads import start_thread
@@ -41,11 +41,6 @@ REFUSAL_SECONDS: Final = 5
 
 REFUSAL_BYTES: Final = 4096
 """The maximum number of bytes that are read from the body of an error response."""
-
-SWITCH_SECONDS: Final = 0.0005
-"""The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock without
-a break.
-"""
 
 SILENT: Final = "idle timeout waiting for SSE"
 BROKEN: Final = "the response broke off"
@@ -253,16 +248,13 @@ class Reply:
 
 
 def _import_library(library: Future[None]) -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        import aiohttp  # noqa: F401 - loading it is the purpose
+        with short_switch_interval():
+            import aiohttp  # noqa: F401 - loading it is the purpose
     except BaseException as error:
         library.set_exception(error)
     else:
         library.set_result(None)
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _shown(url: str) -> str:
