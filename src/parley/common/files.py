@@ -12,14 +12,14 @@ import stat
 import time
 from typing import BinaryIO, Final, NamedTuple
 
-__all__ = ["FileVersion", "file_version", "open_file", "read_file", "read_now"]
+__all__ = ["INVALID_PATH", "FileVersion", "file_version", "open_file", "read_file", "read_now"]
 
 SETTLED_SECONDS: Final = 1.0
 """The number of seconds after a change in which a file has no version. It is longer than a tick of the
 kernel's clock, because a file has the same timestamps after two changes in one tick.
 """
 
-_NO_PATH: Final = "not a valid file path"
+INVALID_PATH: Final = "not a valid file path"
 """The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 
@@ -69,7 +69,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 - the caller closes it
     except ValueError:
-        raise OSError(0, _NO_PATH) from None
+        raise OSError(0, INVALID_PATH) from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(0, "not a regular file")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Self
 
+from parley.common.files import INVALID_PATH
 from parley.common.paths import is_below
 
 __all__ = ["DirFds", "HiddenPath", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
@@ -210,7 +211,7 @@ class DirFds:
                 if self._is_hidden(parent):
                     raise HiddenPath from None
                 if isinstance(error, ValueError):
-                    raise OSError(0, _NO_PATH) from None
+                    raise OSError(0, INVALID_PATH) from None
                 if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(name, folder):
                     raise UnexpectedSymlink(reached) from None
                 raise OSError(error.errno, error.strerror, reached) from None
@@ -268,7 +269,7 @@ class DirFds:
                 raise _NotRegular(found)  # do not open it: opening a device can have side effects
             descriptor = os.open(name, _READ, dir_fd=inside)
         except ValueError:
-            raise OSError(0, _NO_PATH) from None
+            raise OSError(0, INVALID_PATH) from None
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or _is_in_proc(found):
@@ -320,10 +321,6 @@ def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
         return place == folders.resolve(folder) + path[len(folder) :]
     except OSError:
         return False
-
-
-_NO_PATH: Final = "not a valid file path"
-"""The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 
 class _NotRegular(OSError):
@@ -422,7 +419,7 @@ def _link_target(name: str, folder: int) -> str | None:
     try:
         return os.readlink(name, dir_fd=folder)
     except ValueError:
-        raise OSError(0, _NO_PATH) from None
+        raise OSError(0, INVALID_PATH) from None
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None
