@@ -19,7 +19,7 @@ from parley.errors import ModelStreamBroken
 from parley.models.payloads import failure_in, read_json, read_payload, read_piece, text_or_json
 from parley.models.reply_body import ReplyBody
 from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
-from parley.models.surrogates import without_stand_ins
+from parley.models.surrogates import storable
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.models.web_search import search_event
@@ -242,7 +242,7 @@ class AnthropicDecoder:
     # --- blocks --------------------------------------------------------------------------
 
     def _begin(self, index: int, raw: Raw | UnsetType, chunks: list[Chunk]) -> _Block:
-        start = Raw(_repaired(raw, has_halves=self._has_halves)) if raw is not UNSET else Raw(b"{}")
+        start = storable(raw, has_halves=self._has_halves) if raw is not UNSET else Raw(b"{}")
         kind = read_payload(_KIND, start) or _Kind(type="")
         if index in self._blocks:  # a repeated index begins a new block, so the earlier block is complete
             self._take_blocks(chunks, rest=True)
@@ -409,14 +409,6 @@ class AnthropicDecoder:
 def _object(raw: Raw) -> dict[str, Any]:
     value = read_json(raw)
     return value if isinstance(value, dict) else {}
-
-
-def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
-    """Return a JSON value as it is stored and sent back: in valid UTF-8, without stand-ins for halves of surrogate
-    pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
-    """
-    text = bytes(raw).decode(errors="replace")
-    return (without_stand_ins(text) if has_halves else text).encode()
 
 
 def _refusal(raw: Raw | UnsetType) -> str:

@@ -31,7 +31,7 @@ from parley.models.payloads import (
 from parley.models.reasoning_details import ReasoningDetails
 from parley.models.reply_body import ReplyBody
 from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
-from parley.models.surrogates import without_stand_ins
+from parley.models.surrogates import storable
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.models.web_search import cited_pages, search_event
@@ -198,7 +198,7 @@ class _Calls:
             call.name = name
             grown += len(name)
         if piece.extra_content is not UNSET and bytes(piece.extra_content) != b"null":
-            kept = _kept(piece.extra_content, has_halves=has_halves)
+            kept = storable(piece.extra_content, has_halves=has_halves)
             if kept != call.extra_content:
                 call.extra_content = kept
                 grown += len(bytes(kept))
@@ -518,7 +518,7 @@ class ChatDecoder:
             self._text.append(rest)
             chunks.append(TextDelta(rest))
         if self._reasoning is not None and (fields := self._reasoning.fields()):
-            kept = _kept(Raw(encode(fields)), has_halves=self._has_halves)
+            kept = storable(Raw(encode(fields)), has_halves=self._has_halves)
             chunks.append(OpaqueDone(MessageFields(fields=kept, by=self._by)))
         if self._text:
             chunks.append(MessageDone(MessageItem(text=self._text.text())))
@@ -563,14 +563,6 @@ def _thinking(raw: Raw) -> tuple[str, bool]:
         return (value if isinstance(value, str) else ""), False
     texts = (part.get("text") for part in value if isinstance(part, dict))
     return "".join(text for text in texts if isinstance(text, str)), True
-
-
-def _kept(raw: Raw, *, has_halves: bool) -> Raw:
-    """Return a JSON value as it is stored and sent back: in valid UTF-8, without stand-ins for halves of surrogate
-    pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
-    """
-    text = bytes(raw).decode(errors="replace")
-    return Raw((without_stand_ins(text) if has_halves else text).encode())
 
 
 def _error(raw: Raw | UnsetType) -> Any:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["PairJoiner", "stand_in", "without_stand_ins"]
+from msgspec import Raw
+
+__all__ = ["PairJoiner", "stand_in", "storable", "without_stand_ins"]
 
 _OFFSET: Final = 0x102000
 """The distance from a surrogate (U+D800 to U+DFFF) to its stand-in, one of the last 2,048 code points."""
@@ -26,6 +28,14 @@ def stand_in(escape: re.Match[bytes]) -> bytes:
 def without_stand_ins(text: str) -> str:
     """Replace each pair of stand-ins with the character of the pair, and each single stand-in with U+FFFD."""
     return _PAIR_OR_HALF.sub(_character, text)
+
+
+def storable(raw: Raw, *, has_halves: bool) -> Raw:
+    """Return a JSON value as it is stored and sent back: in valid UTF-8, without stand-ins.
+    `has_halves` is True if the value may contain stand-ins.
+    """
+    text = bytes(raw).decode(errors="replace")
+    return Raw((without_stand_ins(text) if has_halves else text).encode())
 
 
 def _character(found: re.Match[str]) -> str:
