@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from parley.cli.printing import print_error, print_json
+from parley.cli.printing import print_json, print_note
 from parley.cli.runner import add_config_option
 from parley.cli.settings import settings_loader
 from parley.config.load import Loader
@@ -75,7 +75,7 @@ async def _import(paths: Sequence[str], loader: Loader, settings: Settings, *, n
             if as_json:
                 _print_json(path, imported)
             elif imported.outcome is Outcome.FAILED:
-                print_error("import", f"{quoted(path)}: {imported.text}")
+                print_note("import", f"{quoted(path)}: {imported.text}")
             else:
                 print(f"{quoted(path)}: {visible(imported.text)}", flush=True)
     if len(files) != 1:

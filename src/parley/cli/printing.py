@@ -13,7 +13,6 @@ from parley.wire.text import unseen, visible
 
 __all__ = [
     "for_terminal",
-    "print_error",
     "print_json",
     "print_note",
     "print_nothing_found",
@@ -56,7 +55,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_note(command: str, text: object) -> None:
-    """Print a note for the user to stderr, on one line."""
+    """Print a note or an error of a command for the user to stderr, on one line."""
     print(f"parley {command}: {visible(str(text))}", file=sys.stderr, flush=True)
 
 
@@ -66,8 +65,3 @@ def print_nothing_found(command: str, text: str) -> None:
     """
     if sys.stdout.isatty():
         print_note(command, text)
-
-
-def print_error(command: str, text: object) -> None:
-    """Print an error of a command to stderr, on one line."""
-    print(f"parley {command}: {visible(str(text))}", file=sys.stderr)

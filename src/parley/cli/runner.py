@@ -125,9 +125,9 @@ def _discard_output() -> None:
 
 
 def _print_error(name: str, text: object) -> None:
-    from parley.cli.printing import print_error  # imported here: the relay of `parley mcp` starts without it
+    from parley.cli.printing import print_note  # imported here: the relay of `parley mcp` starts without it
 
-    print_error(name, text)
+    print_note(name, text)
 
 
 def _usage_error(text: str, prog: str) -> UsageError:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Final
 
 from parley.app.signals import KILLED, SIGNALS
-from parley.cli.printing import print_error
+from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.settings import settings_loader
 from parley.config.types import SandboxMode, Settings, SettingsOverrides
@@ -122,10 +122,10 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
             raise
         return KILLED + output.ended_by
     except SandboxUnavailable as error:
-        print_error("sandbox", f"the command was not run, because it cannot be confined: {error}")
+        print_note("sandbox", f"the command was not run, because it cannot be confined: {error}")
         return NOT_CONFINED
     except CommandNotStarted as error:
-        print_error("sandbox", f"{_not_started(settings.cwd, command[0])}: {error}")
+        print_note("sandbox", f"{_not_started(settings.cwd, command[0])}: {error}")
         return NOT_STARTED
     finally:
         signal.set_wakeup_fd(-1)
