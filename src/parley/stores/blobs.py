@@ -14,10 +14,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
+from parley.stores.blob_sizes import MIN_BLOB_CHARACTERS
 
-MIN_BLOB_CHARACTERS: Final = 4096
-"""The minimum length of a run of base64 that is cut out, in characters."""
+__all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
 
 _FAST: Final = 1
 """The fastest compression level of zlib. Images are already compressed, so a higher level would save little space.

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.stores.blobs import MIN_BLOB_CHARACTERS, cut, decompress, restore
+from parley.stores.blob_sizes import MIN_BLOB_CHARACTERS
+from parley.stores.blobs import cut, decompress, restore
 
 LONG = b64encode(bytes(range(256)) * 20)
 

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
-from parley.stores.blobs import MIN_BLOB_CHARACTERS, Cut, cut
+from parley.stores.blob_sizes import MIN_BLOB_CHARACTERS
+from parley.stores.blobs import Cut, cut
 from parley.stores.postgres.rows import digest_of_key, searchable
 from parley.stores.search import SEARCHED
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
+from parley.stores.blob_sizes import MIN_BLOB_CHARACTERS
 from parley.wire.ids import Seq
 
 if TYPE_CHECKING:
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["AT_ONCE", "Batch", "groups_of", "pieces", "placeholders", "values", "write_all"]
 
 T = TypeVar("T")
-
-MIN_BLOB_CHARACTERS: Final = 4096
-"""The minimum length of a run of base64 that is cut out, in characters, as in `blobs.py`. A body with fewer bytes
-is not searched for runs.
-"""
 
 AT_ONCE: Final = 32
 """The maximum number of rows that one statement writes. The number is small, so that SQLite can cache a prepared
