@@ -37,6 +37,9 @@ CHANGE_KINDS = ("removed", "added", "changed", "fixed")
 
 ARGUMENTS = {tool.name: [field.encode_name for field in msgspec.structs.fields(tool.args)] for tool in TOOLS}
 
+EXAMPLE_TESTS = {"tests/config_test.py"}
+"""The paths in examples of other projects."""
+
 SAID_TO_BE_THOSE_OF_CREATE = {("conversationSendMessage", argument) for argument in ARGUMENTS["conversationCreate"]}
 
 
@@ -249,6 +252,22 @@ def broken_links(page: Path, anchors: Callable[[str], set[str]]) -> list[str]:
         if not file.exists() or (fragment and fragment not in anchors(str(file.relative_to(ROOT)))):
             broken.append(target)
     return broken
+
+
+def test_every_section_that_the_code_names_exists() -> None:
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+    named = sorted(set(re.findall(r"\b(docs/[\w/-]+\.md)#([\w-]+)", text)))
+
+    assert len(named) > 10
+    assert [f"{page}#{name}" for page, name in named if name not in map(anchor, headings(page))] == []
+
+
+def test_every_test_that_the_docs_name_exists() -> None:
+    """A name may be a pattern, such as `tests/fault/test_sandbox_*.py`."""
+    named = {path for page in PAGES for path in re.findall(r"`(tests/[^`\s]*)`", page.read_text())}
+
+    assert len(named) > 30
+    assert [path for path in sorted(named - EXAMPLE_TESTS) if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
 def test_every_decision_is_listed() -> None:

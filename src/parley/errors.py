@@ -392,7 +392,7 @@ class ModelError(VisibleError):
     """Raised when the model gave no response, or an invalid one. The message of this error is shown to clients."""
 
     worth_repeating: ClassVar[bool] = True
-    """True if the turn may repeat the model request (docs/protocol.md, failures of the model)."""
+    """True if the turn may repeat the model request (docs/protocol.md#model-errors)."""
 
 
 class UnexpectedStatus(ModelError):

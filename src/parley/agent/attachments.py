@@ -38,7 +38,7 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
     """Return the content of a message with each local image replaced with its data. Content without local images is
     returned unchanged.
 
-    An image that cannot be read is omitted (see "sending" in docs/protocol.md).
+    An image that cannot be read is omitted (docs/protocol.md#messages).
 
     Raises:
         UnsupportedContent: an image has an unsupported format or is too large, or the images and files together are

@@ -1,4 +1,4 @@
-"""Decides which actions need an approval (see "who decides" in docs/protocol.md).
+"""Decides which actions need an approval (docs/protocol.md#approval-policies).
 
 The decision is a pure function of the settings and the action. Other modules request and store approvals, confine
 commands and recognise safe commands.

@@ -4,9 +4,10 @@ model API.
 The projection consists of the positions of entries. The content of the entries is held separately, so that it can
 be removed from memory and loaded again.
 
-The order of items is defined in docs/protocol.md (history). The input comes first, then the items of each response
-in the order of arrival. Each tool call is directly followed by its one output. Input that arrives while the model
-is responding comes after the tool outputs of that response. Input stays in the history even if its turn fails.
+The order of items is defined in docs/protocol.md#model-requests. The input comes first, then the items of each
+response in the order of arrival. Each tool call is directly followed by its one output. Input that arrives while
+the model is responding comes after the tool outputs of that response. Input stays in the history even if its turn
+fails.
 
 A message that names an earlier message as its parent begins a branch: the model sees the history at the end of the
 parent's turn, and nothing later. A summary replaces the items that it summarizes, in the turn in which it was made

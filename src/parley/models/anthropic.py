@@ -99,7 +99,7 @@ def api_version(provider: Provider) -> str:
 
 
 def encode_anthropic(request: ModelRequest, settings: Settings, *, to: str) -> bytes:
-    """Return the JSON body of a request to the Messages API (see "requests to the model" in docs/protocol.md).
+    """Return the JSON body of a request to the Messages API (docs/protocol.md#model-requests).
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     """

@@ -1,7 +1,7 @@
 """Sends requests to the Chat Completions API.
 
 `chat_reply.py` decodes the replies. Providers differ in how they stream reasoning, and in which reasoning they
-require in the next request. The rules are in docs/protocol.md (Chat Completions).
+require in the next request. docs/protocol.md#model-requests has the rules.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def encode_chat(
     to: str = "",
     adjusted: Adjustments = NOT_ADJUSTED,
 ) -> bytes:
-    """Return the JSON body of a request to the Chat Completions API (see "requests to the model" in
-    docs/protocol.md).
+    """Return the JSON body of a request to the Chat Completions API
+    (docs/protocol.md#model-requests).
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     If `stream_usage` is True, the request asks for token counts. If `searches` is True, the request contains the

@@ -69,7 +69,7 @@ class ResponsesModel:
 
 
 def encode_responses(request: ModelRequest, settings: Settings, conversation: ConversationId) -> bytes:
-    """Return the JSON body of a request to the Responses API (see "requests to the model" in docs/protocol.md)."""
+    """Return the JSON body of a request to the Responses API (docs/protocol.md#model-requests)."""
     reasoning = _reasoning(settings)
     keeps_nothing = settings.disable_response_storage
     return encode_body(

@@ -1,6 +1,6 @@
 """The `apply_patch` tool: applies the patches of one turn, and returns the output that the model reads.
 
-This module defines the model-facing text and the order of events (see "apply_patch" in docs/protocol.md). The
+This module defines the model-facing text and the order of events (docs/protocol.md#apply_patch). The
 package `tools/patch` matches patches against files and writes the files.
 """
 

@@ -1,6 +1,7 @@
-"""Summarises commands for display (see `parsed_cmd` in docs/protocol.md). The module assumes that each program name
-refers to the usual program of this name. It reads no files and raises no errors. A hostile command can have a
-harmless summary, so no permission depends on a summary.
+"""Summarises commands for display (`parsed_cmd` in docs/events.md#exec_command_begin).
+
+The module assumes that each program name refers to the usual program of this name. It reads no files and raises no
+errors. A hostile command can have a harmless summary, so no permission depends on a summary.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Creates the model-facing text for the results of commands and patches (see "the shell tool" in
-docs/protocol.md).
-"""
+"""Creates the model-facing text for the results of commands and patches (docs/protocol.md#shell)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The shell tool: runs one command of the model, and returns the output that the model reads.
 
-This module defines the model-facing text and the order of events (see "the shell tool" in docs/protocol.md). A
+This module defines the model-facing text and the order of events (docs/protocol.md#shell). A
 `CommandRunner` runs the processes, and `ToolContext.authorize` decides which commands are allowed.
 """
 

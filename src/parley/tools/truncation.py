@@ -23,7 +23,7 @@ MAX_CHARACTERS_IN_EVENT: Final = 5120
 
 
 def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> str:
-    """Return the output of one stream for the model (see "output for the model" in docs/protocol.md).
+    """Return the output of one stream for the model (docs/protocol.md#shell).
 
     Output that exceeds `max_bytes` or `max_lines` is removed from the middle, because the start shows what ran and
     the end shows the result. A line in between states how much was removed.

@@ -2,7 +2,7 @@
 
 A misspelt name must not be ignored: the argument could be meant to restrict the agent, which would then run without
 the restriction. Names are accepted in kebab, snake and camel case. If an unknown name resembles a known name, the
-tool call fails (docs/protocol.md, tools.spelling). The schemas list one spelling of each name.
+tool call fails (docs/protocol.md#tools). The schemas list one spelling of each name.
 """
 
 from __future__ import annotations

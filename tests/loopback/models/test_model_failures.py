@@ -1,4 +1,4 @@
-"""Every failure of a model, over a real connection (docs/protocol.md, failures of the model)."""
+"""Every failure of a model, over a real connection (docs/protocol.md#model-errors)."""
 
 from __future__ import annotations
 

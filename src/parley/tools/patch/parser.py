@@ -1,4 +1,4 @@
-"""Parses a patch into hunks (see "apply_patch" in docs/protocol.md).
+"""Parses a patch into hunks (docs/protocol.md#apply_patch).
 
 Markers may be surrounded by whitespace, and the patch may be wrapped in a heredoc. Any other deviation raises
 `PatchRefused`, which names the line.

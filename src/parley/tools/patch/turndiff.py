@@ -1,4 +1,4 @@
-"""Creates the diff of a turn, in Git's format (see "apply_patch" in docs/protocol.md).
+"""Creates the diff of a turn, in Git's format (docs/protocol.md#apply_patch).
 
 The module keeps the contents that the changed files had before the turn, and reads their current contents when it
 creates the diff. A file that exceeds a limit of the diff is shown like a binary file. The module does not run Git,

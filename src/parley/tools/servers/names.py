@@ -1,6 +1,4 @@
-"""The names under which a model calls the tools of tool servers (see "other tools of the model" in
-docs/protocol.md).
-"""
+"""The names under which a model calls the tools of tool servers (docs/protocol.md#tool-servers)."""
 
 from __future__ import annotations
 

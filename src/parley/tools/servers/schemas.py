@@ -1,6 +1,6 @@
-"""Reduces the input schema of a tool to the subset that every model API accepts.
+"""Reduces the input schema of a tool to the subset that every model API accepts (docs/protocol.md#tool-servers).
 
-See "other tools of the model" in docs/protocol.md. Any schema that a tool server sends is accepted. An invalid part
+Any schema that a tool server sends is accepted. An invalid part
 of a schema is replaced with `{"type": "string"}`.
 """
 
