@@ -44,7 +44,6 @@ async def test_it_reports_no_error(parley_model: ScriptedModel, tmp_path: Path) 
 
     assert code == 0, complained.decode()
     report: dict[str, Any] = json.loads(said)
-    assert report.pop("progress") >= 0
     # A slow client may read the progress of an earlier event and the result in one read.
     report["errors"] = [one for one in report["errors"] if "unknown token" not in one or "task_complete" in one]
     assert report == {

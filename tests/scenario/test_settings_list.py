@@ -123,6 +123,7 @@ async def test_every_listed_choice_is_accepted(server: HttpServer) -> None:
     driver = await server.client(token=await server.create_token("driver", "driver"))
     found = await driver.call("settingsList")
 
+    assert (found["sandbox_modes"], found["approval_policies"]) == (MODES[:2], POLICIES[:2])
     for sandbox in found["sandbox_modes"]:
         for policy in found["approval_policies"]:
             await driver.create(

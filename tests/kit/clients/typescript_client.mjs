@@ -1,5 +1,5 @@
 // The official TypeScript client: calls with progress, a call that is cancelled, a send that is cancelled late.
-// Prints what it was told as JSON: results, progress, and every error that the client reports.
+// Prints what it was told as JSON: results, and every error that the client reports.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
@@ -7,12 +7,12 @@ import { CallToolResultSchema } from "@modelcontextprotocol/sdk/types.js";
 
 const [command, ...args] = process.argv.slice(2);
 const client = new Client({ name: "typescript", version: "1.0.0" });
-const told = { results: [], progress: 0, aborted: "", state: "", errors: [] };
+const told = { results: [], aborted: "", state: "", errors: [] };
 client.onerror = (error) => told.errors.push(String(error.message));
 await client.connect(new StdioClientTransport({ command, args, env: process.env }));
 
 const call = (name, given, options) =>
-  client.callTool({ name, arguments: given }, CallToolResultSchema, { onprogress: () => told.progress++, ...options });
+  client.callTool({ name, arguments: given }, CallToolResultSchema, { onprogress: () => {}, ...options });
 
 for (let number = 0; number < 5; number++) {
   const { structuredContent } = await call("codex", { prompt: "go" });

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from parley.cli.chat.context import Hooks
 from parley.cli.chat.hooks import load_hooks
 
 
@@ -25,7 +24,3 @@ def test_hooks_handle_commands_and_local_commands() -> None:
 
     assert set(hooks.line_handlers) == {"/", "!"}
     assert None not in (hooks.attach, hooks.make_completer, hooks.make_key_bindings, hooks.pick_conversation)
-
-
-def test_without_extensions_every_line_is_a_message() -> None:
-    assert Hooks() == Hooks(line_handlers={}, make_completer=None, make_key_bindings=None, pick_conversation=None)
