@@ -43,13 +43,13 @@ class DoctorReport:
         """Print a problem that prevents neither servers nor turns from running."""
         self._print(name, text, "warning", to_do)
 
-    def lack(self, name: str, text: str, *, lacks: str, to_do: str | None = None) -> None:
+    def lack(self, name: str, text: str, *, lacks: str) -> None:
         """Print a problem that prevents turns, but not servers, from running.
 
         `lacks` is the name of the problem in the verdict.
         """
         self._lacks.append(lacks)
-        self._print(name, text, "warning", to_do)
+        self._print(name, text, "warning")
 
     def fail(self, name: str, text: str, *, problem: str, to_do: str | None = None) -> None:
         """Print a problem that prevents servers from running.

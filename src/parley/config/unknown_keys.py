@@ -56,9 +56,9 @@ class UnknownKey(Struct, frozen=True):
     """The most similar known key in the same table; None if no key is similar."""
 
 
-def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Iterator[UnknownKey]:
+def unknown_keys(table: Any) -> Iterator[UnknownKey]:
     """Yield the unknown keys in a checked table and in the tables that it contains."""
-    for path, known, _ in _unknown(table, check, at):
+    for path, known, _ in _unknown(table, SETTINGS, ()):
         similar = nearest(path[-1], known)
         yield UnknownKey(path, None if similar is None else (*path[:-1], similar))
 

@@ -332,7 +332,7 @@ class OpenApprovals:
         if self._recipients.remove(reader):
             self.recheck()
 
-    def note_poll(self, *, can_answer: bool = True) -> None:
+    def note_poll(self, *, can_answer: bool) -> None:
         """Record that a client has polled the conversation, for example with `conversationRead`. The client counts
         as a reader for the next `POLL_SECONDS`.
 

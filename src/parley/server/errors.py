@@ -100,7 +100,6 @@ class RoleTooLow(InvalidRequest):
 
     def __init__(self, needed: str, *, name: str, role: str) -> None:
         super().__init__(f"this needs the role {needed}; {name} has the role {role}")
-        self.needed, self.role = needed, role
 
 
 class TooManySubscriptions(InvalidRequest):

@@ -67,7 +67,7 @@ class MarkdownRenderer:
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
-        self._format: Callable[[Block, int], RenderableType] | None = None
+        self._format: Callable[[Block], RenderableType] | None = None
         self._slow = 0
         """The number of blocks that exceeded `FORMAT_SECONDS`."""
 
@@ -94,7 +94,7 @@ class MarkdownRenderer:
             return safe.text.split("\n")
         try:
             with limited_time(FORMAT_SECONDS):
-                return self.render(self._format(safe, width), min(width, MAX_WIDTH))
+                return self.render(self._format(safe), min(width, MAX_WIDTH))
         except TookTooLong:
             self._slow += 1
             return safe.text.split("\n")

@@ -37,8 +37,8 @@ class _Markdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _LeftHeading}
 
 
-def rich_block(block: Block, width: int) -> Padding | Markdown:
-    """Return a block as a renderable of `rich`. Code is indented, and its lines are wrapped to `width` columns."""
+def rich_block(block: Block) -> Padding | Markdown:
+    """Return a block as a renderable of `rich`. Code is indented, and its lines are wrapped."""
     if block.kind == "code":
         code = Syntax(
             block.text, block.language or "text", theme=CODE_THEME, background_color="default", word_wrap=True
