@@ -19,7 +19,7 @@ const FILTERS = /** @type {[import("../state/list.js").Filter, string][]} */ ([
   ["failed", "Failed"],
   ["archived", "Archived"],
 ])
-export const STATE_LABELS = { working: "Working", waiting: "Waiting for you", failed: "Failed", unread: "Done, not read", done: "Done" }
+const STATE_LABELS = { working: "Working", waiting: "Waiting for you", failed: "Failed", unread: "Done, not read", done: "Done" }
 
 export class ListView {
   /**
@@ -230,7 +230,7 @@ export class ListView {
 }
 
 /** Return the time since `time`, such as `5m`. If `time` was more than 30 days ago, return its date. @param {string} time */
-export function ago(time) {
+function ago(time) {
   const seconds = (Date.now() - Date.parse(time)) / 1000
   if (!(seconds >= 60)) return "now"
   if (seconds < 3600) return `${Math.floor(seconds / 60)}m`

@@ -12,11 +12,11 @@ import { Tabs } from "./tabs.js"
 /** @typedef {import("./mcp.js").Message} Message */
 /** @typedef {"connecting" | "live" | "lost" | "signed-out"} ConnectionState */
 
-export const SILENCE_MS = 35_000
+const SILENCE_MS = 35_000
 /** The time in milliseconds without received bytes after which the GET stream counts as lost. The server sends a comment every 15 seconds. */
 
 const RETRY_MS = [300, 1000, 2000, 4000, 8000, 15000]
-export const RESOURCES = ["parley://conversations", "parley://attention"]
+const RESOURCES = ["parley://conversations", "parley://attention"]
 
 export class Connection extends EventTarget {
   /** @param {{ clock?: () => number }} [options] */
@@ -354,4 +354,4 @@ export class Connection extends EventTarget {
 }
 
 /** The number of events that are loaded when a conversation is opened. Earlier events are loaded when they are needed. */
-export const FIRST_EVENTS = 300
+const FIRST_EVENTS = 300

@@ -7,7 +7,7 @@ import { uuid } from "../dom.js"
 import { credentials } from "./sign_in.js"
 import { EventParser } from "./sse.js"
 
-export const VERSION = "2025-11-25"
+const VERSION = "2025-11-25"
 
 /** @typedef {{ jsonrpc?: string, id?: string | number, method?: string, params?: any, result?: any, error?: any }} Message */
 

@@ -77,7 +77,7 @@ async function highlightWaiting() {
 }
 
 /** Return the name that highlight.js uses for a language; null if the language is unknown. @param {string} name */
-export function languageOf(name) {
+function languageOf(name) {
   const lower = name.toLowerCase()
   const known = NAMES[lower] ?? lower
   return LANGUAGES.has(known) ? known : null

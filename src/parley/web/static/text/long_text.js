@@ -4,7 +4,7 @@
 
 import { h } from "../dom.js"
 
-export const FIRST_CHARACTERS = 20_000
+const FIRST_CHARACTERS = 20_000
 const NEXT_CHARACTERS = 100_000
 
 /**
@@ -42,7 +42,7 @@ function boundary(text, index) {
 }
 
 /** @param {number} characters */
-export function readableSize(characters) {
+function readableSize(characters) {
   if (characters < 1000) return `${characters} characters`
   if (characters < 1_000_000) return `${Math.round(characters / 1000)},000 characters`
   return `${(characters / 1_000_000).toFixed(1)} million characters`

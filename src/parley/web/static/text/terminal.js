@@ -176,7 +176,7 @@ function slice(runs, from, to) {
  * @param {Style} style
  * @param {string} parameters
  */
-export function applySgr(style, parameters) {
+function applySgr(style, parameters) {
   const codes = parameters.split(/[;:]/).map(Number)
   for (let index = 0; index < codes.length; index++) {
     const code = codes[index]

@@ -40,7 +40,7 @@ function codeName(character) {
  * Quote the words of a command for a POSIX shell.
  * @param {string[]} words
  */
-export function shellQuoted(words) {
+function shellQuoted(words) {
   return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ")
 }
 

@@ -5,7 +5,7 @@
 
 import { h } from "../dom.js"
 
-export const STATE_NAMES = /** @type {Record<string, string>} */ ({
+const STATE_NAMES = /** @type {Record<string, string>} */ ({
   asking: "Waiting for you",
   denied: "Denied",
   running: "Running",
