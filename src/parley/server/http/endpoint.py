@@ -83,7 +83,7 @@ _STREAM_TYPES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    max_body_bytes: int = 64 * 1024 * 1024
+    max_body_bytes: int
     """The maximum size of the body of a POST, in bytes."""
 
 
@@ -102,16 +102,16 @@ class HttpEndpoint:
         sessions: HttpSessions,
         stateless: StatelessRequests,
         *,
-        is_modern: Callable[[], bool] = lambda: True,
+        is_modern: Callable[[], bool],
         guard: Guard,
         health: Health,
         authenticator: Authenticator,
         rate: RateLimit,
         limits: HttpLimits,
-        why_too_large: Callable[[int], str | None] = lambda size: None,
-        nodes: NodeEndpoint | None = None,
-        page: PageEndpoint | None = None,
-        metrics: MetricsEndpoint | None = None,
+        why_too_large: Callable[[int], str | None],
+        nodes: NodeEndpoint | None,
+        page: PageEndpoint | None,
+        metrics: MetricsEndpoint | None,
     ) -> None:
         """Create the endpoint.
 

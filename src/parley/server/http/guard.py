@@ -33,10 +33,10 @@ class Guard:
         self,
         *,
         port: int,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
-        scheme: str = "http",
-        public_url: str | None = None,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+        scheme: str,
+        public_url: str | None,
     ) -> None:
         """Create the guard.
 

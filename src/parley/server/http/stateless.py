@@ -73,8 +73,8 @@ class StatelessRequests:
         self,
         core: ServerCore,
         *,
-        on_ended: Callable[[], None] = lambda: None,
-        is_valid: Callable[[Principal], bool] = lambda principal: True,
+        on_ended: Callable[[], None],
+        is_valid: Callable[[Principal], bool],
     ) -> None:
         """Create an object without requests in progress.
 

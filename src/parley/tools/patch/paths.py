@@ -43,9 +43,9 @@ class PathResolver:
         *,
         cwd: str,
         workdir: str,
-        home: str | None = None,
-        hidden: Sequence[str] = (),
-        installed: Sequence[str] = (),
+        home: str | None,
+        hidden: Sequence[str],
+        installed: Sequence[str],
     ) -> None:
         """Create a resolver for which Parley's `home`, its `installed` programs and the `hidden` paths are
         protected. `cwd` is the working directory of the conversation, and `workdir` is the working directory of the
