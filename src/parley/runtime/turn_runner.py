@@ -457,7 +457,7 @@ class TurnRunner:
                 await self._end(turn)
         finally:
             if turn.operation is not None:
-                telemetry.end(turn.operation, *_outcome(turn))
+                telemetry.end(turn.operation, _outcome(turn))
             if self.turn in (turn, None):  # another turn may have started already
                 self.turn = None
                 self._approvals.attach_turn(None)
@@ -542,22 +542,22 @@ class TurnRunner:
         )
 
 
-def _outcome(turn: LocalTurn) -> tuple[str]:
-    """Return a tuple whose only element is the outcome of a turn, for example `done`. If the turn failed, add the
-    error code to the telemetry operation of the turn.
+def _outcome(turn: LocalTurn) -> str:
+    """Return the outcome of a turn, for example `done`. If the turn failed, add the error code to the telemetry
+    operation of the turn.
     """
     assert turn.operation is not None
     if turn.handed_over:
-        return ("handed_over",)
+        return "handed_over"
     if turn.work.cancelled():
-        return (turn.cut_short or "stopped",)
+        return turn.cut_short or "stopped"
     if (failure := turn.failure) is None:
         ended = turn.work.result()
         turn.operation.add(error=ended.code or None)
-        return (ended.why,)
+        return ended.why
     code = getattr(failure, "code", None)
     turn.operation.add(error=code if isinstance(code, str) else type(failure).__name__)
-    return ("failed",)
+    return "failed"
 
 
 def _may_not_answer(pending: PendingApproval) -> MayNotAnswer:

@@ -241,12 +241,10 @@ class _Peer:
             conversation = self._owned(conversation_id)
             await conversation.execute_for_peer(request, Deadline(PEER_SECONDS), answered=call.answer)
         except ParleyError as error:
-            if self._server.conversations.closing or isinstance(error, _NOT_OURS):
+            refusal = self._refusal(error)
+            if refusal.number == NOT_OWNER:
                 self._stop(conversation_id)
-                raise PeerRefusal(NOT_OWNER, error) from None
-            if isinstance(error, StoreFailed):
-                raise PeerRefusal(NOT_WRITTEN, error, error.detail) from None
-            raise PeerRefusal(REFUSED, error) from None
+            raise refusal from None
 
     async def _place(self, call: Call) -> None:
         """Execute a request from another node that begins a turn on this node. The effect is the same as if a
@@ -267,11 +265,15 @@ class _Peer:
             request = _params(kind, place.params)
             await conversation.execute_placed(request, Deadline(PEER_SECONDS), answered=call.answer)
         except ParleyError as error:
-            if conversations.closing or isinstance(error, _NOT_OURS):
-                raise PeerRefusal(NOT_OWNER, error) from None
-            if isinstance(error, StoreFailed):
-                raise PeerRefusal(NOT_WRITTEN, error, error.detail) from None
-            raise PeerRefusal(REFUSED, error) from None
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: ParleyError) -> PeerRefusal:
+        """Return the response to a request from another process that failed with `error`."""
+        if self._server.conversations.closing or isinstance(error, _NOT_OURS):
+            return PeerRefusal(NOT_OWNER, error)
+        if isinstance(error, StoreFailed):
+            return PeerRefusal(NOT_WRITTEN, error, error.detail)
+        return PeerRefusal(REFUSED, error)
 
     def _owned(self, conversation_id: ConversationId) -> Conversation:
         """Return the given conversation, whose turn is running in this process.
