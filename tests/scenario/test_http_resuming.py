@@ -359,15 +359,16 @@ async def test_an_id_of_another_session_or_a_changed_one_is_refused(
         assert (await client.post(ping(1))).json == pong(1)
 
 
-def test_ids_are_sealed_for_one_session_and_one_home() -> None:
+def test_ids_are_signed_for_one_session_and_one_home() -> None:
     cursors = SessionCursors(streams={"c1": Position(41), "c2": Position(7, 1)})
     call = SessionCursors(call=CallCursor("r", "c1", "e", Position(3)))
     ids, elsewhere = EventIds(b"k" * 32), EventIds(b"l" * 32)
-    sealed = ids.seal("s1", cursors)
+    event_id = ids.encode("s1", cursors)
 
-    assert ids.open("s1", sealed) == cursors
-    assert ids.open("s1", ids.seal("s1", call)) == call
-    assert [ids.open("s2", sealed), elsewhere.open("s1", sealed), ids.open("s1", sealed + "=")] == [None] * 3
+    assert ids.decode("s1", event_id) == cursors
+    assert ids.decode("s1", ids.encode("s1", call)) == call
+    assert [ids.decode("s2", event_id), ids.decode("s1", event_id + "=")] == [None] * 2
+    assert elsewhere.decode("s1", event_id) is None
 
 
 @pytest.mark.promises("http.resume", "stream.as-log")

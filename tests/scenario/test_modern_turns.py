@@ -384,9 +384,9 @@ async def test_an_approval_over_http_belongs_to_its_token_and_outlives_the_serve
             for one in asked
         ]
         states = RequestStates(home_key(str(server.files.path)))
-        state = states.open(asked[0]["requestState"])
+        state = states.decode(asked[0]["requestState"])
         assert state is not None
-        expired = states.seal(msgspec.structs.replace(state, expires=time.time()))
+        expired = states.encode(msgspec.structs.replace(state, expires=time.time()))
         refused = [
             await phone.ask("tools/call", retries[1]),
             await again.ask("tools/call", retries[0]),

@@ -145,20 +145,20 @@ OWN_TOOLS: Final = (
 )
 
 
-def sealed(state: str) -> str:
+def signed(state: str) -> str:
     return f"{state}.{hmac.new(KEY, state.encode(), hashlib.sha256).hexdigest()}"
 
 
 def opened(state: Any) -> str:
-    """Return the content of a state that `sealed` made."""
+    """Return the content of a state that `signed` made."""
     content = str(state).partition(".")[0]
-    if state != sealed(content):
+    if state != signed(content):
         raise InvalidParams("requestState is not valid")
     return content
 
 
 def question(asked: dict[str, Any], state: str | None = None) -> dict[str, Any]:
-    return {"inputRequests": asked, **({} if state is None else {"requestState": sealed(state)})}
+    return {"inputRequests": asked, **({} if state is None else {"requestState": signed(state)})}
 
 
 async def ask_client(session: Session, call: Call, method: str, params: Any) -> Any:

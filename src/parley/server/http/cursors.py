@@ -47,7 +47,7 @@ class StreamCursors:
 
     def _moved(self, conversation: ConversationId, number: int, position: Position) -> str:
         self._positions[conversation] = Position(position.seq, position.messages, number)
-        return self._ids.seal(self._session, SessionCursors(streams=self._positions))
+        return self._ids.encode(self._session, SessionCursors(streams=self._positions))
 
 
 class _StreamOutbox:
@@ -110,4 +110,4 @@ class CallOutbox:
 
     def _event_id_at(self, position: Position) -> str:
         cursor = CallCursor(self._request, self._conversation, self._event_id(), position)
-        return self._ids.seal(self._session, SessionCursors(call=cursor))
+        return self._ids.encode(self._session, SessionCursors(call=cursor))

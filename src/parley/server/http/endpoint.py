@@ -378,7 +378,7 @@ def _cursors(request: HttpRequest, session: HttpSession) -> SessionCursors | Non
     ids = [value for value in request.header(LAST_EVENT_ID) if value]
     if not ids:
         return None
-    cursors = session.ids.open(session.id, ids[0]) if len(ids) == 1 else None
+    cursors = session.ids.decode(session.id, ids[0]) if len(ids) == 1 else None
     if cursors is None:
         raise UnknownEventId
     return cursors

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from parley.server.positions import Position
-from parley.server.sealing import Sealer
+from parley.server.signing import Signer
 from parley.wire.jsonrpc import RequestId, encode
 
 __all__ = ["CallCursor", "EventIds", "SessionCursors"]
@@ -103,18 +103,18 @@ class EventIds:
     """Creates event ids that are signed with one key, and reads them."""
 
     def __init__(self, key: bytes) -> None:
-        self._sealer = Sealer(key, b"event id")
+        self._signer = Signer(key, b"event id")
 
-    def seal(self, session: str, cursors: SessionCursors) -> str:
+    def encode(self, session: str, cursors: SessionCursors) -> str:
         streams = {_packed(conversation): position for conversation, position in cursors.streams.items()}
         call = None if cursors.call is None else _packed_call(cursors.call)
-        return self._sealer.seal(_encoder.encode(_Content(call, streams)), context=session)
+        return self._signer.sign(_encoder.encode(_Content(call, streams)), context=session)
 
-    def open(self, session: str, event_id: str) -> SessionCursors | None:
+    def decode(self, session: str, event_id: str) -> SessionCursors | None:
         """Return the cursors in `event_id`; None if the event id was not created with this key for the session with
         the id `session`.
         """
-        content = self._sealer.open(event_id, context=session)
+        content = self._signer.verify(event_id, context=session)
         if content is None:
             return None
         try:

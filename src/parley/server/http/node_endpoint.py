@@ -103,11 +103,11 @@ class NodeEndpoint:
         have to store the nonce, because the other node sends the nonce back.
         """
         text = f"{secrets.token_hex(16)}.{int(time.monotonic() + CHALLENGE_SECONDS)}"
-        return self._sealed(text)
+        return self._signed(text)
 
-    def _sealed(self, text: str) -> str:
-        seal = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256").hex()
-        return f"{text}.{seal}"
+    def _signed(self, text: str) -> str:
+        signature = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256").hex()
+        return f"{text}.{signature}"
 
     def _is_proven(self, fields: Mapping[str, str]) -> bool:
         """Return whether `fields`, the fields of the header `Authorization`, prove that the sender has the shared
@@ -115,7 +115,7 @@ class NodeEndpoint:
         """
         called = fields.get("called", "")
         text, _, _ = called.rpartition(".")
-        expected = self._sealed(text).encode(errors="surrogateescape")
+        expected = self._signed(text).encode(errors="surrogateescape")
         if not hmac.compare_digest(expected, called.encode(errors="surrogateescape")):
             return False
         expires, now = int(text.partition(".")[2]), time.monotonic()

@@ -1,7 +1,7 @@
 """Approvals at version 2026-07-28: a call ends with an approval request, and the client repeats the call with the
 answer.
 
-The approval request contains a sealed state, and the client sends this state back with the repeated call. The state
+The approval request contains a signed state, and the client sends this state back with the repeated call. The state
 contains all data that is needed to continue the call, so the server stores nothing between the two calls. The state
 is valid for a limited time, and only for the same principal, tool and arguments.
 """
@@ -26,7 +26,7 @@ from parley.server.approval_text import decision_of, elicitation
 from parley.server.context import Principal, Role
 from parley.server.errors import InvalidParams
 from parley.server.hosts import Features
-from parley.server.sealing import Sealer
+from parley.server.signing import Signer
 from parley.wire.elicitation import ElicitationParams, has_known_decision
 from parley.wire.ids import START, ApprovalId, EventId, Seq
 from parley.wire.jsonrpc import Message, decode_lenient, encode
@@ -77,16 +77,16 @@ class RequestStates:
     """Encodes the states of tool calls (`RoundState`) as signed strings, and decodes these strings."""
 
     def __init__(self, key: bytes, *, now: Callable[[], float] = time.time) -> None:
-        self._sealer, self.now = Sealer(key, b"request state"), now
+        self._signer, self.now = Signer(key, b"request state"), now
 
-    def seal(self, state: RoundState) -> str:
-        return self._sealer.seal(_state_encoder.encode(state))
+    def encode(self, state: RoundState) -> str:
+        return self._signer.sign(_state_encoder.encode(state))
 
-    def open(self, text: str) -> RoundState | None:
+    def decode(self, text: str) -> RoundState | None:
         """Return the state in the signed string `text`; None if the signature is not valid or the state has
         expired.
         """
-        if (content := self._sealer.open(text)) is None:
+        if (content := self._signer.verify(text)) is None:
             return None
         try:
             state = _state_decoder.decode(content)
@@ -148,7 +148,7 @@ class Rounds:
         """The state of the call that this call repeats; None for a first call."""
         if params.request_state is not UNSET and params.request_state is not None:
             text = params.request_state
-            state = states.open(text) if isinstance(text, str) else None
+            state = states.decode(text) if isinstance(text, str) else None
             if state is None or (state.principal, state.request) != (principal.key, self._request):
                 raise InvalidParams("requestState is not valid for this request")
             self.previous = state
@@ -236,7 +236,7 @@ class Rounds:
         if asked.meta is not UNSET:
             params["_meta"] = asked.meta
         requests = {approval.approval_id: {"method": ElicitationParams.METHOD, "params": params}}
-        return encode({"inputRequests": requests, "requestState": self._states.seal(state)})
+        return encode({"inputRequests": requests, "requestState": self._states.encode(state)})
 
 
 def _digest(tool: str, arguments: Raw | UnsetType) -> bytes:

@@ -36,9 +36,9 @@ async def test_after_a_reconnect_an_id_has_only_what_was_received_of_the_other_s
     cursors.restart({FIRST: Position(3, 0, 7), SECOND: Position(4, 0, 7)})
     outboxes[FIRST].send_at(b"sent again", Position(5))
 
-    opened = ids.open("session", last_id(stream))
-    assert opened is not None
-    assert opened.streams == {FIRST: Position(5, 0, 7), SECOND: Position(4, 0, 7)}
+    decoded = ids.decode("session", last_id(stream))
+    assert decoded is not None
+    assert decoded.streams == {FIRST: Position(5, 0, 7), SECOND: Position(4, 0, 7)}
 
 
 @given(
@@ -51,7 +51,7 @@ def test_an_id_of_many_streams_fits_into_a_header_and_names_them_all(
 ) -> None:
     streams = {str(uuid4()): Position(seq, messages, first + at) for at, (seq, messages) in enumerate(seqs)}
     ids = EventIds(b"key")
-    sealed = ids.seal("session", SessionCursors(streams=streams))
+    event_id = ids.encode("session", SessionCursors(streams=streams))
 
-    assert len(sealed) < MAX_HEADER_BYTES - 4096
-    assert ids.open("session", sealed) == SessionCursors(streams=streams)
+    assert len(event_id) < MAX_HEADER_BYTES - 4096
+    assert ids.decode("session", event_id) == SessionCursors(streams=streams)

@@ -53,13 +53,13 @@ def test_a_state_expires_after_a_day() -> None:
         rounds=1,
         before=0,
     )
-    sealed = states.seal(state)
-    opened = []
+    encoded = states.encode(state)
+    decoded = []
     for now in (STATE_SECONDS - 1, STATE_SECONDS):
         times.append(now)
-        opened.append(states.open(sealed))
+        decoded.append(states.decode(encoded))
 
-    assert opened == [state, None]
+    assert decoded == [state, None]
     assert STATE_SECONDS == 24 * 60 * 60
 
 

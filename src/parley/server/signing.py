@@ -7,12 +7,12 @@ import binascii
 import hmac
 from typing import Final
 
-__all__ = ["Sealer"]
+__all__ = ["Signer"]
 
 _MAC_BYTES: Final = 16
 
 
-class Sealer:
+class Signer:
     """Signs content for one purpose, such as event ids, and verifies signed content that a client sends back.
 
     Content that was signed with another key or for another purpose is not accepted.
@@ -21,23 +21,23 @@ class Sealer:
     def __init__(self, key: bytes, purpose: bytes) -> None:
         self._key = hmac.digest(key, purpose, "sha256")
 
-    def seal(self, content: bytes, *, context: str = "") -> str:
+    def sign(self, content: bytes, *, context: str = "") -> str:
         """Return `content` and its signature as a string of URL-safe Base64 characters.
 
-        `open` accepts the string only with the same `context`. The content is signed, but not encrypted.
+        `verify` accepts the string only with the same `context`. The content is signed, but not encrypted.
         """
         return _encoded(self._mac(content, context) + content)
 
-    def open(self, text: str, *, context: str = "") -> bytes | None:
-        """Return the content of the sealed string `text`; None if it was not sealed with this key, purpose and
+    def verify(self, text: str, *, context: str = "") -> bytes | None:
+        """Return the content of the signed string `text`; None if it was not signed with this key, purpose and
         `context`.
         """
         try:
-            sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            signed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        mac, content = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
-        if _encoded(sealed) != text or not hmac.compare_digest(mac, self._mac(content, context)):
+        mac, content = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
+        if _encoded(signed) != text or not hmac.compare_digest(mac, self._mac(content, context)):
             return None
         return content
 
@@ -46,8 +46,8 @@ class Sealer:
         return hmac.digest(self._key, b"%d:%b%b" % (len(bound), bound, content), "sha256")[:_MAC_BYTES]
 
 
-def _encoded(sealed: bytes) -> str:
-    """Return the canonical Base64 string of the signature and content in `sealed`. Other strings can decode to the
-    same bytes; `open` does not accept those strings.
+def _encoded(signed: bytes) -> str:
+    """Return the canonical Base64 string of the signature and content in `signed`. Other strings can decode to the
+    same bytes; `verify` does not accept those strings.
     """
-    return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(signed).rstrip(b"=").decode()
