@@ -22,8 +22,8 @@ import msgspec
 
 from parley.app.signals import KILLED
 from parley.cli.ids import SHORT
-from parley.cli.page import Page
 from parley.cli.runner import CommandFailed
+from parley.cli.steps import StepPrinter
 from parley.cli.trace_renderer import TraceRenderer
 from parley.client import Approval, Client, ClientError, Conversation, ResidentSocket, connect, events
 from parley.version import __version__
@@ -119,43 +119,43 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    page = Page()
+    printer = StepPrinter()
     try:
-        return asyncio.run(_demonstrate(page))
+        return asyncio.run(_demonstrate(printer))
     except KeyboardInterrupt:
-        page.end_line()
+        printer.end_line()
         raise CommandFailed("interrupted", code=KILLED + signal.SIGINT) from None
     except BrokenPipeError:
         raise
     except (OSError, ClientError) as error:
-        page.end_line()
+        printer.end_line()
         raise CommandFailed(str(error)) from None
 
 
 # --- the story -------------------------------------------------------------------------
 
 
-async def _demonstrate(page: Page) -> int:
-    page.paragraph(
+async def _demonstrate(printer: StepPrinter) -> int:
+    printer.paragraph(
         f"Parley {__version__}: what a client sends (->) and receives (<-). "
         "The model is a script, so this needs no key and no network."
     )
-    approver = _Approver(page)
+    approver = _Approver(printer)
     with tempfile.TemporaryDirectory(prefix="parley-demo-") as place:
         home, project = _prepare(place)
         env = {**_without_foreign_variables(), "PARLEY_HOME": home}
-        async with _resident(page, env, cwd=home) as socket:
-            page.sent("connect to its socket, initialize")
+        async with _resident(printer, env, cwd=home) as socket:
+            printer.sent("connect to its socket, initialize")
             transport = ResidentSocket(socket, env=env, cwd=home)
             async with connect(
                 transport, client_name="parley-demo", on_approval=approver.answer, reconnect_seconds=0
             ) as client:
-                page.received(f"MCP {client.initialize_result.protocol_version}")
-                kept = await _converse(page, client, home, env)
+                printer.received(f"MCP {client.initialize_result.protocol_version}")
+                kept = await _converse(printer, client, home, env)
                 if kept:
-                    await _work(page, client, project, approver)
+                    await _work(printer, client, project, approver)
     if kept:
-        page.paragraph(
+        printer.paragraph(
             "\nThe demo is over, and its conversations are deleted. "
             "`parley config init` chooses a provider and a model, and `parley chat` starts a conversation."
         )
@@ -163,12 +163,12 @@ async def _demonstrate(page: Page) -> int:
 
 
 @asynccontextmanager
-async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIterator[str]:
+async def _resident(printer: StepPrinter, env: Mapping[str, str], *, cwd: str) -> AsyncIterator[str]:
     """Start a resident server, yield the path of its socket, and stop the server at the end of the `async with`
     block.
     """
-    page.step("Start a resident server")
-    page.sent("parley serve --json --exit-when-idle --no-http")
+    printer.step("Start a resident server")
+    printer.sent("parley serve --json --exit-when-idle --no-http")
     started_at = time.perf_counter()
     server = await asyncio.create_subprocess_exec(
         *(*PARLEY, "serve", "--json", "--exit-when-idle", "--no-http"),
@@ -185,7 +185,9 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
             raise CommandFailed("the resident server could not be started")
         milliseconds = (time.perf_counter() - started_at) * 1000
         description = msgspec.json.decode(line)
-        page.received(f"serves {os.path.basename(description['socket'])} in its home, {milliseconds:.0f} ms later")
+        printer.received(
+            f"serves {os.path.basename(description['socket'])} in its home, {milliseconds:.0f} ms later"
+        )
         yield description["socket"]
     finally:
         if server.returncode is None:
@@ -193,45 +195,49 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
             await server.wait()
 
 
-async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]) -> bool:
+async def _converse(printer: StepPrinter, client: Client, cwd: str, env: Mapping[str, str]) -> bool:
     """Show that no text is lost when a client process is killed. Return whether `client` has received exactly the
     messages that the server has stored.
     """
-    page.step("Create a conversation and stream it")
-    page.sent("conversationCreate")
+    printer.step("Create a conversation and stream it")
+    printer.sent("conversationCreate")
     conversation = await client.create(model="demonstration", cwd=cwd)
-    page.received(f"conversation_id {conversation.id}")
-    page.sent("conversationStream")
+    printer.received(f"conversation_id {conversation.id}")
+    printer.sent("conversationStream")
     async with conversation.stream() as stream:
-        page.received(f"initial_state: {len(stream.snapshot)} events; what follows is live")
+        printer.received(f"initial_state: {len(stream.snapshot)} events; what follows is live")
 
-        page.step("Send a message, and read the answer while it is written")
-        await _send(page, conversation, "Hello! Who is there?")
-        first = await TraceRenderer(page).render_turn(stream, turn=1)
+        printer.step("Send a message, and read the answer while it is written")
+        await _send(printer, conversation, "Hello! Who is there?")
+        first = await TraceRenderer(printer).render_turn(stream, turn=1)
 
-    page.step("Send a message with another client, and kill it in the middle of a sentence")
-    seen = await _kill_in_mid_sentence(page, conversation, cwd, env)
+    printer.step("Send a message with another client, and kill it in the middle of a sentence")
+    seen = await _kill_in_mid_sentence(printer, conversation, cwd, env)
     await _until_written(conversation, seen + MISSED)
 
-    page.step("Return to the same turn, which goes on without that client")
-    page.sent("conversationStream")
+    printer.step("Return to the same turn, which goes on without that client")
+    printer.sent("conversationStream")
     async with conversation.stream() as stream:
-        page.received(f"initial_state: {len(stream.snapshot)} events, both turns from the beginning")
-        second = await TraceRenderer(page).render_turn(stream, turn=2)
+        printer.received(f"initial_state: {len(stream.snapshot)} events, both turns from the beginning")
+        second = await TraceRenderer(printer).render_turn(stream, turn=2)
 
-    page.step("Count")
-    page.sent("conversationRead")
+    printer.step("Count")
+    printer.sent("conversationRead")
     found = (await conversation.read()).events
     kept = [event.message for _, event, *_ in found if isinstance(event, events.AgentMessage)]
-    page.received(f"{len(found)} events, with {len(kept)} messages of {sum(map(len, kept))} characters")
+    printer.received(f"{len(found)} events, with {len(kept)} messages of {sum(map(len, kept))} characters")
     if [first, second] != kept:
-        page.paragraph("\nSomething is wrong: this client has received other messages than the server has stored.")
+        printer.paragraph(
+            "\nSomething is wrong: this client has received other messages than the server has stored."
+        )
         return False
-    page.paragraph("\nThis client was sent every one of these characters, once. Nothing was lost.")
+    printer.paragraph("\nThis client was sent every one of these characters, once. Nothing was lost.")
     return True
 
 
-async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str, env: Mapping[str, str]) -> int:
+async def _kill_in_mid_sentence(
+    printer: StepPrinter, conversation: Conversation, cwd: str, env: Mapping[str, str]
+) -> int:
     """Start a client process that sends a message, and kill the process while it shows the message of the agent.
     Return the number of characters that the process has shown.
 
@@ -239,7 +245,7 @@ async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str
         CommandFailed: the process exited before it had shown `MIDDLE_OF_A_SENTENCE` characters.
     """
     text, beginning = "And what if I leave?", conversation.id[:SHORT]
-    page.sent(f'parley send {beginning} "{text}" --follow --json')
+    printer.sent(f'parley send {beginning} "{text}" --follow --json')
     process = await asyncio.create_subprocess_exec(
         *(*PARLEY, "send", conversation.id, text, "--follow", "--json"),
         cwd=cwd,
@@ -247,7 +253,7 @@ async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
-    renderer, seen = TraceRenderer(page), 0
+    renderer, seen = TraceRenderer(printer), 0
     try:
         assert process.stdout is not None
         async for line in process.stdout:
@@ -262,15 +268,15 @@ async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str
         if process.returncode is None:
             process.kill()
             await process.wait()
-    page.sent("SIGKILL")
-    page.received(f"that client has ended, after {seen} characters")
+    printer.sent("SIGKILL")
+    printer.received(f"that client has ended, after {seen} characters")
     return seen
 
 
-async def _work(page: Page, client: Client, project: str, approver: _Approver) -> None:
+async def _work(printer: StepPrinter, client: Client, project: str, approver: _Approver) -> None:
     """Send a message that makes the agent change a file, run commands, and request an approval."""
-    page.step("Let the agent work in a sandbox, and answer when it wants to leave it")
-    page.sent("conversationCreate, sandbox workspace-write, approval_policy on-request")
+    printer.step("Let the agent work in a sandbox, and answer when it wants to leave it")
+    printer.sent("conversationCreate, sandbox workspace-write, approval_policy on-request")
     conversation = await client.create(
         model="demonstration",
         cwd=project,
@@ -282,14 +288,14 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
             "sandbox_workspace_write": {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True},
         },
     )
-    page.received(f"conversation_id {conversation.id}")
-    page.sent("conversationStream")
+    printer.received(f"conversation_id {conversation.id}")
+    printer.sent("conversationStream")
     async with conversation.stream() as stream:
-        await _send(page, conversation, "Write a greeting, run it, and copy it outside.")
-        renderer = TraceRenderer(page, on_approval=approver.shown.set)
+        await _send(printer, conversation, "Write a greeting, run it, and copy it outside.")
+        renderer = TraceRenderer(printer, on_approval=approver.shown.set)
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
-        page.paragraph(
+        printer.paragraph(
             "\nThis computer cannot confine commands, so Parley refused the actions that were not approved. "
             "`parley doctor` says what is missing."
         )
@@ -312,22 +318,22 @@ def _prepare(place: str) -> tuple[str, str]:
 class _Approver:
     """Answers the approval request of the demo after the event of the request has been printed."""
 
-    def __init__(self, page: Page) -> None:
-        self._page = page
+    def __init__(self, printer: StepPrinter) -> None:
+        self._printer = printer
         self.shown = asyncio.Event()
 
     async def answer(self, approval: Approval) -> None:
         await self.shown.wait()
-        self._page.received("elicitation/create:")
-        self._page.write(approval.message)
-        self._page.sent("decision approved")
+        self._printer.received("elicitation/create:")
+        self._printer.write(approval.message)
+        self._printer.sent("decision approved")
         await approval.approve()
 
 
-async def _send(page: Page, conversation: Conversation, text: str) -> None:
-    page.sent(f'conversationSendMessage "{text}"')
+async def _send(printer: StepPrinter, conversation: Conversation, text: str) -> None:
+    printer.sent(f'conversationSendMessage "{text}"')
     await conversation.send(text)
-    page.received("status ok")
+    printer.received("status ok")
 
 
 async def _until_written(conversation: Conversation, characters: int) -> None:

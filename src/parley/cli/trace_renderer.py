@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from parley.cli.page import Page
+from parley.cli.steps import StepPrinter
 from parley.client import Event, Stream, events
 from parley.wire.items import text_of
 from parley.wire.principals import LOCAL
@@ -23,11 +23,11 @@ DELTAS: Final = (events.AgentReasoningDelta, events.AgentMessageDelta, events.Ex
 
 
 class TraceRenderer:
-    """Writes the events of a conversation with their names to a page."""
+    """Writes the events of a conversation with their names to a `StepPrinter`."""
 
-    def __init__(self, page: Page, *, on_approval: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, printer: StepPrinter, *, on_approval: Callable[[], object] = lambda: None) -> None:
         """Create a renderer. `on_approval` is called after the event of an approval request has been written."""
-        self._page, self._on_approval = page, on_approval
+        self._printer, self._on_approval = printer, on_approval
         self.has_patched = False
         self._heading = ""
         self._text = ""
@@ -58,7 +58,7 @@ class TraceRenderer:
         `live` is True for an event that was received when it happened, and False for an event in a snapshot.
         """
         if not isinstance(event, DELTAS):
-            self._page.lines(self._line)
+            self._printer.lines(self._line)
             self._line = self._heading = ""
         match event:
             case events.AgentReasoningDelta(delta=delta):
@@ -69,62 +69,62 @@ class TraceRenderer:
                 return delta
             case events.AgentMessage(message=message) if message == self._text:
                 self._text = ""
-                self._page.received(f"agent_message: the same {len(message)} characters, whole")
+                self._printer.received(f"agent_message: the same {len(message)} characters, whole")
             case events.AgentMessage(message=message):
                 shown, self._text = self._text, ""
-                self._page.received("agent_message:")
-                self._page.write(message)
+                self._printer.received("agent_message:")
+                self._printer.write(message)
                 return message.removeprefix(shown)
             case events.TaskStarted():
                 self._text = ""  # discards an unfinished message
-                self._page.received(events.event_type(event))
+                self._printer.received(events.event_type(event))
             case events.UserMessage(content=content, principal=principal):
-                self._page.received(f"{events.event_type(event)}{_by(principal)}:")
-                self._page.write(text_of(content))
+                self._printer.received(f"{events.event_type(event)}{_by(principal)}:")
+                self._printer.write(text_of(content))
             case events.ErrorEvent(message=message, principal=principal):
-                self._page.received(f"{events.event_type(event)}: {message.strip()}{_by(principal)}")
+                self._printer.received(f"{events.event_type(event)}: {message.strip()}{_by(principal)}")
             case events.BackgroundEvent(message=message):
-                self._page.received(f"{events.event_type(event)}: {message.strip()}")
+                self._printer.received(f"{events.event_type(event)}: {message.strip()}")
             case events.PatchApplyBegin(changes=changes):
                 self.has_patched = True
-                self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
+                self._printer.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
             case events.TurnDiff(unified_diff=diff):
-                self._page.received(f"{events.event_type(event)}:")
-                self._page.lines(diff[max(diff.find("@@"), 0) :])
+                self._printer.received(f"{events.event_type(event)}:")
+                self._printer.lines(diff[max(diff.find("@@"), 0) :])
             case events.ExecCommandBegin(command=command):
-                self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
+                self._printer.received(f"{events.event_type(event)}: {' '.join(command)}")
             case events.ExecCommandOutputDelta():
                 self._pass_on(event)
             case events.ExecCommandEnd(exit_code=exit_code):
-                self._page.received(f"{events.event_type(event)}: exit code {exit_code}")
+                self._printer.received(f"{events.event_type(event)}: exit code {exit_code}")
             case events.ExecApprovalRequest(command=command):
-                self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
+                self._printer.received(f"{events.event_type(event)}: {' '.join(command)}")
                 self._on_approval()
             case events.ApplyPatchApprovalRequest(changes=changes):
-                self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
+                self._printer.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
                 self._on_approval()
             case events.LimitReached(limit=limit):
-                self._page.received(f"{events.event_type(event)}: {limit}, {event.amounts}")
+                self._printer.received(f"{events.event_type(event)}: {limit}, {event.amounts}")
                 self._on_approval()
             case events.ApprovalSettled(decision=decision, by=by, principal=principal):
-                self._page.received(f"{events.event_type(event)}: {decision}, by {by}{_by(principal)}")
+                self._printer.received(f"{events.event_type(event)}: {decision}, by {by}{_by(principal)}")
             case events.QueueChanged(messages=messages, paused=paused):
                 waiting = f"{len(messages)} waiting" + (", paused" if paused else "")
-                self._page.received(f"{events.event_type(event)}: {waiting}")
+                self._printer.received(f"{events.event_type(event)}: {waiting}")
             case events.RequestRetry(attempt=attempt, max_attempts=most, delay_ms=delay, reason=reason):
                 when = f"retrying {attempt}/{most} in {delay / 1000:g} s"
-                self._page.received(f"{events.event_type(event)}: {reason}; {when}")
+                self._printer.received(f"{events.event_type(event)}: {reason}; {when}")
             case events.WebSearch(query=query, results=results, error=problem):
                 outcome = problem or f"results: {len(results)}"
-                self._page.received(f"{events.event_type(event)}: {query}; {outcome}")
+                self._printer.received(f"{events.event_type(event)}: {query}; {outcome}")
             case events.WorkspaceUpdated(branch=branch, commit=commit, pushed=pushed, message=problem):
                 state = f"{commit[:12]} on {branch}" + ("" if pushed else ", not pushed")
                 detail = f"; {problem}" if isinstance(problem, str) else ""
-                self._page.received(f"{events.event_type(event)}: {state}{detail}")
+                self._printer.received(f"{events.event_type(event)}: {state}{detail}")
             case events.UnknownEvent(type=name):
-                self._page.received(name)
+                self._printer.received(name)
             case _:
-                self._page.received(events.event_type(event))
+                self._printer.received(events.event_type(event))
         return ""
 
     def _pass_on(self, output: events.ExecCommandOutputDelta) -> None:
@@ -132,17 +132,17 @@ class TraceRenderer:
         self._heading_once(f"{events.event_type(output)}, {output.stream}:")
         *lines, self._line = (self._line + bytes(output.chunk).decode(errors="replace")).split("\n")
         for line in lines:
-            self._page.lines(line)
+            self._printer.lines(line)
 
     def _write(self, event: events.EventBase, delta: str, *, live: bool) -> None:
         how = "one by one, as they are written" if live else "all so far in one piece"
         self._heading_once(f"{events.event_type(event)}, {how}:")
-        self._page.write(delta)
+        self._printer.write(delta)
 
     def _heading_once(self, heading: str) -> None:
         """Write a heading, unless it is the heading of the current section."""
         if heading != self._heading:
-            self._page.received(heading)
+            self._printer.received(heading)
             self._heading = heading
 
 

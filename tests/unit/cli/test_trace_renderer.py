@@ -1,4 +1,4 @@
-"""Events on a page: `parley.cli.trace_renderer`, `parley.cli.page` and `parley.cli.printing`."""
+"""Renders the trace of `parley demo`: `parley.cli.trace_renderer`, `parley.cli.steps` and `parley.cli.printing`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 
 from kit.builders.events import agent_message, error, task_complete, task_started, user_message
-from parley.cli.page import Page
 from parley.cli.printing import for_terminal, print_json, print_text
+from parley.cli.steps import StepPrinter
 from parley.cli.trace_renderer import TraceRenderer
 from parley.client import Event, events
 from parley.wire.ids import ApprovalId, CallId
@@ -21,11 +21,11 @@ class Terminal(StringIO):
 
 def rendered(*shown: Event, out: StringIO | None = None) -> str:
     out = StringIO() if out is None else out
-    page = Page(out)
-    renderer = TraceRenderer(page)
+    printer = StepPrinter(out)
+    renderer = TraceRenderer(printer)
     for event in shown:
         renderer.render(event, live=True)
-    page.end_line()
+    printer.end_line()
     return out.getvalue()
 
 
@@ -129,8 +129,8 @@ def test_what_is_not_for_a_terminal_stays_as_it_is(capsys: pytest.CaptureFixture
 
 
 def test_a_search_and_a_limit_on_the_cost_are_shown() -> None:
-    page = events.WebSearchResult(url="https://a.example", title="A")
-    found = events.WebSearch(call_id="s", query="cheese", results=(page,))
+    printer = events.WebSearchResult(url="https://a.example", title="A")
+    found = events.WebSearch(call_id="s", query="cheese", results=(printer,))
     failed = events.WebSearch(call_id="s", query="cheese", results=(), error="unavailable")
     limit = events.LimitReached(limit="turn_cost", used=1_500_000, allowed=1_000_000)
 

@@ -1,4 +1,4 @@
-"""Writes numbered steps, and the messages that a client sends (`->`) and receives (`<-`), on the terminal."""
+"""Prints the numbered steps of `parley demo`, and the messages that its client sends (`->`) and receives (`<-`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final, TextIO
 
 from parley.cli.printing import for_terminal, uses_colour
 
-__all__ = ["Page"]
+__all__ = ["StepPrinter"]
 
 WIDTH: Final = 79
 INDENT: Final = "      "
 _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
-class Page:
-    """Writes the steps and the messages of a conversation in real time, coloured on a terminal.
+class StepPrinter:
+    """Prints the steps and the messages of a conversation in real time, coloured on a terminal.
 
     Messages are wrapped at 79 columns. The lines of command output and of diffs are not wrapped.
 
@@ -25,7 +25,7 @@ class Page:
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
-        """Create a page that writes to `out`; if `out` is None, to stdout."""
+        """Create a printer that writes to `out`; if `out` is None, to stdout."""
         self._out = sys.stdout if out is None else out
         self._is_terminal = self._out.isatty()
         self._bold, self._dim, self._plain = (
