@@ -101,7 +101,12 @@ export class ListView {
     const entries = this.list.matching(text)
     /** @type {Map<string, Entry[]>} */
     const byDirectory = new Map()
-    for (const entry of entries) if (entry.state !== "asking" || !this.isWaiting(entry)) byDirectory.set(entry.cwd, [...(byDirectory.get(entry.cwd) ?? []), entry])
+    for (const entry of entries) {
+      if (entry.state === "asking" && this.isWaiting(entry)) continue
+      const members = byDirectory.get(entry.cwd)
+      if (members) members.push(entry)
+      else byDirectory.set(entry.cwd, [entry])
+    }
     const groups = [...byDirectory].map(([cwd, members]) => this.group(cwd, members))
     const isEmpty = this.list.loaded && entries.length === 0
     const isNarrowed = text !== "" || this.list.filter !== "all"
