@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -25,6 +23,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.command_line import run_parley
 from kit.servers.cutting_port import CuttingPort
 from kit.servers.http_server import HttpServer
+from kit.system.certificates import make_certificate
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import (
@@ -192,13 +191,8 @@ async def test_no_server_at_the_url_is_an_error_with_its_reason() -> None:
     assert str(error).endswith("/mcp: Connection refused (os error 111)")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 async def test_a_certificate_that_is_not_trusted_is_an_error_that_says_so(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
-    subprocess.run(  # noqa: ASYNC221 - a moment
-        [*made.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
-    )
+    cert, key = await make_certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     tls = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)

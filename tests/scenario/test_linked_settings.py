@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -88,17 +86,14 @@ async def test_the_certificate_and_the_key_of_the_server_are_hidden_in_a_project
 
 
 @pytest.mark.promises("sandbox.hidden")
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 @pytest.mark.child_process
 async def test_a_key_that_the_command_line_of_the_resident_server_names_is_hidden_from_all_its_clients(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    files = ["-keyout", str(project / "key.pem"), "-out", str(project / "cert.pem")]
-    subprocess.run([*made.split(), *files], check=True, capture_output=True)  # noqa: ASYNC221 - a moment
-    tls = ("--tls-cert", str(project / "cert.pem"), "--tls-key", str(project / "key.pem"))
+    cert, key = await make_certificate(project)
+    tls = ("--tls-cert", str(cert), "--tls-key", str(key))
     async with (
         ResidentProcess(parley_model, tmp_path / "home", arguments=tls) as resident,
         speaking(parley_model, home=tmp_path / "home") as client,
