@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +24,7 @@ from kit.clients.chaos import SETTINGS, answer_to
 from kit.clients.shared_home import events_until, is_, log_of
 from kit.servers.database_port import DatabasePort
 from kit.servers.node_process import NodeProcess
+from kit.servers.patched_program import SHORT_LEASE
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.servers.postgres_pair import postgres_pair
 from kit.system.commands import TIMEOUT_SECONDS
@@ -61,11 +61,6 @@ EXPECTED: Final = frozenset(
 """The codes of errors that are expected."""
 ENDED: Final = (Disconnected, ServerRefused)
 """The errors of calls to a node that has ended or is about to end."""
-SHORT_LEASE_PROGRAM: Final[Mapping[str, Any]] = {
-    "program": (sys.executable, "-P", "-m", "kit.servers.short_lease_program"),
-    "env": {"PYTHONPATH": str(Path(__file__).parents[1])},
-}
-
 
 Fault = Callable[["Chaos", NodeProcess, DatabasePort], Awaitable[None]]
 """A fault of a node. It lasts for a random time, unless it ends the node."""
@@ -144,7 +139,7 @@ class Chaos:
         """
         self._model, self._directory, self._url, self.random = model, directory, url, Random(seed)
         self._faults, self._longest_seconds = faults, longest_seconds
-        self._program = SHORT_LEASE_PROGRAM if has_short_leases else {}
+        self._program: dict[str, Any] = {"program": SHORT_LEASE} if has_short_leases else {}
         self.conversations: list[str] = []
         self._unanswered: dict[str, tuple[str, str]] = {}
         """The conversation and the text of each message without an answer, by message id."""
@@ -429,7 +424,7 @@ async def test_a_node_that_was_stopped_beyond_its_lease_is_fenced_and_serves_aga
     parley_model.says("Written by the stopped node", HOLD, " and too late")
     parley_model.says("Written by the other node")
     parley_model.says("Written later")
-    a, b = [NodeProcess(parley_model, tmp_path, name, databases.url(), **SHORT_LEASE_PROGRAM) for name in "ab"]
+    a, b = [NodeProcess(parley_model, tmp_path, name, databases.url(), program=SHORT_LEASE) for name in "ab"]
     async with asyncio.timeout(TIMEOUT_SECONDS), a, b, a.client() as one, b.client() as two:
         here = await one.create(cwd=tmp_path, model=MODEL)
         there = two.conversation(here.id)

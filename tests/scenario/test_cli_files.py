@@ -36,7 +36,7 @@ from kit.builders.records import (
 )
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
 from kit.servers.command_line import Outcome, outcome_of
-from kit.servers.long_wait_program import LONG_WAIT
+from kit.servers.patched_program import LONG_WAIT
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.cli.main import main

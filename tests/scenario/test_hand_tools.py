@@ -27,7 +27,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.command_line import run_on_terminal
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.lock_holders import held_by_flock
-from kit.servers.long_call_program import LONG_CALL
+from kit.servers.patched_program import LONG_CALL
 from kit.servers.resident_process import ResidentProcess, outcome_of, parley, start_parley
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until

@@ -15,7 +15,7 @@ from kit.clients.reading import until_state
 from kit.clients.requests import ALL_TOOL_NAMES, TOOL_NAMES
 from kit.clients.shell_turns import shell
 from kit.clients.wire_client import WireClient
-from kit.servers.long_grace_program import LONG_GRACE
+from kit.servers.patched_program import LONG_GRACE
 from parley.client import Approval
 from parley.server.hosts import KNOWN_HOSTS
 from parley.testing import HOLD, ParleyProcess, RawParley, ScriptedModel

@@ -22,8 +22,8 @@ from kit.clients.reading import until_state
 from kit.clients.requests import request, tool
 from kit.clients.shared_home import ASKS, Start, events_until, is_, owner_of
 from kit.clients.shell_turns import sh
-from kit.servers.long_grace_program import LONG_GRACE
 from kit.servers.on_terminal import ON_TERMINAL
+from kit.servers.patched_program import LONG_GRACE
 from kit.servers.resident_process import ResidentProcess, parley
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import LANDLOCK
