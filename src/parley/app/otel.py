@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -212,15 +212,20 @@ class OpenTelemetry:
         metric.
         """
 
-        async def values() -> dict[Labels, float]:
-            return dict(metric.values if isinstance(metric, Counter) else metric.read())
+        def read_into(found: Future[dict[Labels, float]]) -> None:
+            try:
+                found.set_result(dict(metric.values if isinstance(metric, Counter) else metric.read()))
+            except Exception as error:
+                found.set_exception(error)
 
         def read(options: CallbackOptions) -> Iterable[Observation]:
             from opentelemetry.metrics import Observation
 
+            reading: Future[dict[Labels, float]] = Future()
             try:
-                found = asyncio.run_coroutine_threadsafe(values(), self._loop).result(READ_SECONDS)
-            except (RuntimeError, TimeoutError, CancelledError):
+                self._loop.call_soon_threadsafe(read_into, reading)
+                found = reading.result(READ_SECONDS)
+            except (RuntimeError, TimeoutError):
                 return []  # the event loop is blocked or closed
             return [
                 Observation(float(value), dict(zip(metric.labels, labels, strict=True)))
