@@ -147,6 +147,25 @@ async def test_characters_that_were_typed_ahead_answer_nothing(home: Home, parle
     assert (home.work / "made").exists()
 
 
+async def test_a_reply_that_begins_with_a_key_decides_nothing(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says(shell("c1", "touch", "made"))
+    parley_model.says("Stopped.")
+    try:
+        async with chat(home, "Try it") as terminal:
+            await terminal.until_shows("$ touch made", READY)
+            terminal.type("stop")
+            await terminal.until_shows("> stop", "clear the input first")
+            terminal.press("C-c")
+            await terminal.until_shows(READY)
+            assert not (home.work / "made").exists()
+            terminal.press("x")
+            await terminal.until_hides(READY)
+    finally:
+        await stop(home)
+
+    assert not (home.work / "made").exists()
+
+
 async def test_the_agent_neither_controls_the_terminal_nor_imitates_a_request(
     home: Home, parley_model: ScriptedModel
 ) -> None:

@@ -54,8 +54,17 @@ class Recorder:
     def answer_key(self, key: str) -> bool:
         return self.answers and key != "s"
 
-    def answer(self, key: str) -> None:
+    def take_answer_key(self, key: str) -> None:
         self.calls.append(f"answer {key}")
+
+    def stopped_key(self) -> str | None:
+        return None
+
+    def confirm_stopped_key(self) -> None:
+        pass
+
+    def answer(self, key: str) -> None:
+        pass
 
     def escape(self) -> None:
         self.calls.append("escape")

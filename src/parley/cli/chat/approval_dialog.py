@@ -1,24 +1,43 @@
 """Shows the question about an open approval, and determines when a key answers the question.
 
+A key that answers takes effect only if no other key follows within `LONE_KEY_SECONDS`. A word that the user types
+as a reply, such as "stop", therefore decides nothing, although it begins with a key that answers.
+
 The chat sends the decision to the server (`chat.py`). `approvals.py` defines the questions and the keys.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from parley.cli.chat.approvals import AnswerGuard, answer_keys, key_rows, question
 from parley.cli.chat.live import Styled
 from parley.client import Approval
 
-__all__ = ["DENY", "ApprovalDialog"]
+__all__ = ["DENY", "LONE_KEY_SECONDS", "ApprovalDialog", "TakenKey"]
 
 DENY: Final = "d"
 """The key that denies an approval. After this key, the user can write a reason."""
 
+LONE_KEY_SECONDS: Final = 0.4
+"""The number of seconds for which a key that answers waits for another key. If another key follows in this time,
+the first key does not answer.
+"""
+
 _REASON_HINT: Final = "Enter denies, with the reason for the agent if you write one. Esc goes back."
 _INPUT_HINT: Final = "To answer, send or clear the input first (Ctrl-C clears it)."
+_TAKEN_HINT: Final = "Esc takes the answer back."
+
+
+@dataclass(frozen=True, eq=False)
+class TakenKey:
+    """A key press that answers `approval`, unless another key follows."""
+
+    key: str
+    approval: Approval
 
 
 class ApprovalDialog:
@@ -32,6 +51,10 @@ class ApprovalDialog:
         """The approval whose question is on the screen; None if no question is on the screen."""
         self._denying: Approval | None = None
         """The approval that the user is denying; None unless the user is writing a reason."""
+        self._taken: TakenKey | None = None
+        """The key that waits for another key; None if no key waits."""
+        self._stopped: TakenKey | None = None
+        """The key that was waiting when the key that is being handled was pressed; None if no key was waiting."""
 
     @property
     def is_denying(self) -> bool:
@@ -61,12 +84,17 @@ class ApprovalDialog:
         """Return the question that is on the screen, followed by `note`, and rows of at most `width` columns with
         the keys that answer the question. If no question is on the screen, return an empty list.
 
+        While a key waits for another key, the list contains the answer of the waiting key instead of the keys.
+
         While the keys cannot answer the question, the list contains a hint instead of the keys. For example, if the
         input contains text (`has_input`), the hint tells the user to send or clear the input first.
         """
         if (approval := self._shown) is None:
             return []
         asked: Styled = ("class:question", question(approval) + note)
+        if (taken := self._taken) is not None and taken.approval is approval:
+            label = answer_keys(approval)[taken.key]
+            return [asked, ("class:chosen", f"{taken.key} {label}"), ("class:hint", _TAKEN_HINT)]
         if self._denying is approval:
             return [asked, ("class:hint", _REASON_HINT)]
         if has_input:
@@ -76,8 +104,13 @@ class ApprovalDialog:
         return [asked, *(("class:key", row) for row in key_rows(approval, width))]
 
     def key_pressed(self) -> None:
-        """Record that a key was pressed. This method is called before the key is handled."""
+        """Record that a key was pressed. This method is called before the key is handled.
+
+        If a key was waiting for another key, this key no longer answers the question. It becomes the stopped key
+        until the next key is pressed.
+        """
         self._guard.key_pressed()
+        self._taken, self._stopped = None, self._taken
 
     def accepts(self, key: str, approval: Approval | None) -> bool:
         """Return whether pressing `key` now answers `approval`, the open approval of the conversation. `approval`
@@ -86,6 +119,35 @@ class ApprovalDialog:
         if approval is None or approval is not self._shown or self.is_denying:
             return False
         return self._guard.accepts and key in answer_keys(approval)
+
+    def take(self, key: str) -> TakenKey | None:
+        """Let `key`, which answers the question, wait for another key. Return None if no question is on the
+        screen.
+        """
+        self._taken = None if self._shown is None else TakenKey(key, self._shown)
+        return self._taken
+
+    async def is_lone(self, taken: TakenKey) -> bool:
+        """Wait `LONE_KEY_SECONDS`, and return True if the key is still waiting and its question is on the screen,
+        so that the key answers.
+        """
+        await asyncio.sleep(LONE_KEY_SECONDS)
+        if self._taken is not taken:
+            return False
+        self._taken = None
+        return taken.approval is self._shown
+
+    @property
+    def stopped_key(self) -> str | None:
+        """The key that no longer answers because the key that is being handled followed it; None if no key was
+        waiting.
+        """
+        return None if self._stopped is None else self._stopped.key
+
+    def take_stopped(self) -> TakenKey | None:
+        """Remove the stopped key, and return it if its question is on the screen; otherwise return None."""
+        stopped, self._stopped = self._stopped, None
+        return stopped if stopped is not None and stopped.approval is self._shown else None
 
     def answer(self, key: str) -> Approval | None:
         """Handle a key that answers the question, and return the approval that the key decides; None if no question

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final, TypeAlias
 
 import msgspec
@@ -61,7 +62,8 @@ class AnswerGuard:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since = clock()
+        self._since = -inf
+        """The time of the last key press, or of the appearance of the question if it appeared later."""
         self.accepts = False
         """True if the key that is being handled can answer an approval."""
 

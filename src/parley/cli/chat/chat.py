@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from msgspec import UnsetType
 
-from parley.cli.chat.approval_dialog import DENY, ApprovalDialog
+from parley.cli.chat.approval_dialog import DENY, ApprovalDialog, TakenKey
 from parley.cli.chat.approvals import ANSWERS, OpenApprovals
 from parley.cli.chat.context import Delivery, Hooks
 from parley.cli.chat.live import LiveRegion, LiveState, Styled, wrapped
@@ -130,7 +130,7 @@ class Chat:
         self._live = LiveRegion(self._state, self._markdown, clock=time.monotonic, width_of=width_of)
         self._view = self._new_view(None)
         self._approvals = OpenApprovals(changed=self._approvals_changed)
-        self._dialog = ApprovalDialog(time.monotonic)
+        self._dialog = ApprovalDialog(lambda: asyncio.get_running_loop().time())
         self._exit_armed = self._exit_was_armed = False
         """`_exit_armed` is True if pressing Ctrl-C now exits the chat. `_exit_was_armed` is the value of
         `_exit_armed` before the current key was pressed.
@@ -615,6 +615,26 @@ class Chat:
 
     def answer_key(self, key: str) -> bool:
         return self._dialog.accepts(key, self._open_approval)
+
+    def take_answer_key(self, key: str) -> None:
+        if (taken := self._dialog.take(key)) is not None:
+            self._spawn(self._answer_if_lone(taken))
+
+    async def _answer_if_lone(self, taken: TakenKey) -> None:
+        if await self._dialog.is_lone(taken) and taken.approval is self._open_approval:
+            self.answer(taken.key)
+        self._changed()
+
+    def stopped_key(self) -> str | None:
+        return self._dialog.stopped_key
+
+    def confirm_stopped_key(self) -> None:
+        stopped = self._dialog.take_stopped()
+        if stopped is None or stopped.approval is not self._open_approval:
+            return
+        self.answer(stopped.key)
+        if stopped.key == DENY:
+            self.submit("", queue=False)  # the key and Enter deny without a reason
 
     def answer(self, key: str) -> None:
         if (approval := self._dialog.answer(key)) is not None:

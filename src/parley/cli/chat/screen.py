@@ -31,6 +31,7 @@ from prompt_toolkit.key_binding import (
     KeyPressEvent,
     merge_key_bindings,
 )
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import (
     AnyContainer,
     BufferControl,
@@ -83,6 +84,7 @@ STYLE: Final = Style.from_dict(
         "notice": "fg:ansiyellow",
         "question": "bold fg:ansiyellow",
         "key": "bold",
+        "chosen": "bold reverse",
         "hint": "fg:ansibrightblack",
     }
 )
@@ -210,7 +212,7 @@ class Screen:
 
     # --- keys ------------------------------------------------------------------------------
 
-    def _keys(self) -> KeyBindings:
+    def _keys(self) -> KeyBindingsBase:
         keys = KeyBindings()
         buffer = self.buffer
         is_empty = Condition(lambda: not buffer.text)
@@ -271,10 +273,39 @@ class Screen:
             event.app.suspend_to_background()
 
         def answer(event: KeyPressEvent) -> None:
-            self._actions.answer(event.data)
+            self._actions.take_answer_key(event.data)
 
         for key in ANSWERS:
             keys.add(key, filter=is_empty & Condition(partial(self._actions.answer_key, key)))(answer)
+        return merge_key_bindings([keys, self._keys_after_answer()])
+
+    def _keys_after_answer(self) -> KeyBindings:
+        """Return the bindings of the keys that can follow a key that answers an approval, and that stop its effect:
+        text, Enter, and the keys that take the answer back. Other keys stop the effect too, and work as usual.
+        """
+        keys = KeyBindings()
+        buffer = self.buffer
+        follows = Condition(lambda: self._actions.stopped_key() is not None)
+
+        @keys.add(Keys.Any, filter=follows)
+        def _insert(event: KeyPressEvent) -> None:
+            buffer.insert_text(f"{self._actions.stopped_key() or ''}{event.data}")
+
+        @keys.add(Keys.BracketedPaste, filter=follows)
+        def _paste(event: KeyPressEvent) -> None:
+            pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
+            buffer.insert_text(f"{self._actions.stopped_key() or ''}{pasted}")
+
+        @keys.add("enter", filter=follows)
+        def _confirm(event: KeyPressEvent) -> None:
+            self._actions.confirm_stopped_key()
+
+        @keys.add("escape", filter=follows)
+        @keys.add("backspace", filter=follows)
+        @keys.add("c-c", filter=follows)
+        def _take_back(event: KeyPressEvent) -> None:
+            pass
+
         return keys
 
     def _submit(self, *, queue: bool) -> None:

@@ -77,6 +77,19 @@ class Actions(Protocol):
     def answer_key(self, key: str) -> bool:
         """Return whether pressing `key` now answers an approval."""
 
+    def take_answer_key(self, key: str) -> None:
+        """Answer the approval whose question is shown with `key`, unless another key follows within
+        `LONE_KEY_SECONDS`.
+        """
+
+    def stopped_key(self) -> str | None:
+        """Return the key that does not answer because the key that is being handled followed it too soon. None
+        means that there is no such key.
+        """
+
+    def confirm_stopped_key(self) -> None:
+        """Answer with the stopped key at once, because the user confirmed it."""
+
     def answer(self, key: str) -> None:
         """Send the decision that `key` stands for, as the answer to the approval on the screen. If the key is `d`,
         the chat first asks for a reason, and the next input is the reason.
