@@ -195,6 +195,31 @@ async def test_the_agent_neither_controls_the_terminal_nor_imitates_a_request(
     assert not [line for line in lines if line.startswith(("The agent asks", "  $ make"))]
 
 
+async def test_earlier_messages_are_formatted_when_a_conversation_is_continued(
+    home: Home, parley_model: ScriptedModel
+) -> None:
+    parley_model.says(f"# Title\n\nThis is **bold** and `code`, {'wrapped between words ' * 5}here.\n\n- item")
+    try:
+        async with chat(home, "First", columns=60) as terminal:
+            await terminal.until_shows("• item")
+            live = terminal.everything()
+            terminal.press("C-d")
+            await terminal.until_shows("parley chat --resume")
+        async with chat(home, "--continue", columns=60) as terminal:
+            await terminal.until_shows("> First", "• item")
+            continued = terminal.everything()
+    finally:
+        await stop(home)
+
+    assert _between(continued, "> First", "item") == _between(live, "> First", "item")
+    assert "\nTitle\n" in continued
+    assert "This is bold and code, wrapped between words wrapped between\n" in continued
+
+
+def _between(text: str, first: str, last: str) -> str:
+    return text[text.index(first) : text.index(last)]
+
+
 async def test_two_chats_on_one_conversation_stay_in_step(home: Home, parley_model: ScriptedModel) -> None:
     parley_model.says("One.", shell("c1", "touch", "made"))
     parley_model.says("Two.", HOLD, " Three.")

@@ -71,6 +71,10 @@ PANEL_LINES: Final = 5
 """The number of lines on the screen below an approval request: the activity, the question, the keys, the input and
 the status.
 """
+LOAD_SECONDS: Final = 5.0
+"""The maximum number of seconds for which the first events wait for the Markdown renderer. After this time, the
+sources of the messages are shown.
+"""
 SETTLE_SECONDS: Final = 0.3
 """The number of seconds for which the chat waits for the event that describes an approval. After this time, the
 chat shows the approval without the event.
@@ -117,6 +121,8 @@ class Chat:
         self._client: Client | None = None
         self._hooks = Hooks()
         self._hooks_loaded = asyncio.Event()
+        self._markdown_loaded = asyncio.Event()
+        """Is set when the Markdown renderer has been loaded, or could not be loaded."""
         self._connected = asyncio.Event()
         self._outgoing: asyncio.Queue[tuple[str, Delivery]] = asyncio.Queue()
         self._sending: tuple[str, Delivery] | None = None
@@ -189,7 +195,10 @@ class Chat:
                 make_keys(self) if make_keys is not None else None,
             )
         self._hooks_loaded.set()
-        await asyncio.to_thread(self._markdown.load)
+        try:
+            await asyncio.to_thread(self._markdown.load)
+        finally:
+            self._markdown_loaded.set()
         self._changed()
 
     async def _serve(self) -> None:
@@ -486,6 +495,8 @@ class Chat:
 
     async def _read(self, followed: _Followed) -> None:
         """Show the events of the conversation's stream until the stream ends."""
+        with suppress(TimeoutError):  # finished text is printed once, so it must be formatted from the beginning
+            await asyncio.wait_for(self._markdown_loaded.wait(), LOAD_SECONDS)
         stream, view = followed.stream, followed.view
         hidden = _hidden_events(stream.snapshot)
         if hidden:

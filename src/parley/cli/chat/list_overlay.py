@@ -12,9 +12,11 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, VSplit, Window
 from prompt_toolkit.layout.controls import UIContent, UIControl
+from prompt_toolkit.utils import get_cwidth
 
 from parley.cli.chat.context import ChatContext
 from parley.cli.chat.list_rows import ListSource, Picked, Row, Rows
+from parley.cli.chat.live import wrapped
 from parley.client import ClientError
 from parley.wire.text import visible
 
@@ -204,7 +206,10 @@ class ListOverlay:
         if not self._rows:
             return ""
         text = self._previews.get(self._rows[self._selected].key, "")
-        return "\n".join(visible(line) for line in text.splitlines()[:PREVIEW_LINES])
+        width = get_app().output.get_size().columns
+        lines = [visible(line) for line in text.splitlines()[:PREVIEW_LINES]]
+        rows = [row.strip() for line in lines for row in wrapped(line, width, get_cwidth)]
+        return "\n".join(rows[:PREVIEW_LINES])
 
     def visible_rows(self, height: int) -> list[tuple[str, str]]:
         """Scroll to the selected row, and return the rows that fit into `height` lines, each with its style."""
