@@ -34,7 +34,7 @@ from kit.system.waiting import until
 from parley.client import Client, Conversation, connect
 from parley.common.resident_socket import ask
 from parley.common.resident_socket import connect as connect_to_resident
-from parley.testing import HOLD, ParleyProcess, ScriptedModel
+from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel
 from parley.testing.home import MODEL, Home
 
 pytestmark = pytest.mark.child_process
@@ -681,6 +681,47 @@ async def test_answer_lists_and_decides(
     assert "not now" in json.dumps([str(event.msg) for event in (await conversation.read()).events])
 
 
+async def test_answer_shows_the_diff_of_a_patch(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    added = "".join(f"+line {number}\x1b[2J\n" for number in range(100))
+    patch = f"*** Begin Patch\n*** Add File: new.txt\n{added}*** End Patch"
+    conversation = await client.create(cwd=resident.work, model=MODEL, **ASKS)
+    parley_model.says(Call("apply_patch", {"input": patch}))
+    parley_model.says("Done.")
+    turn = await conversation.send("go")
+    await until_state(client, conversation.id, "asking")
+    (approval,) = await client.approvals()
+    short = str(approval.approval_id)[:8]
+    listed = await parley("answer", env=resident.environ)
+    whole = await parley("answer", short, env=resident.environ)
+    as_json = lines((await parley("answer", short, "--json", env=resident.environ))[1])
+    attention = (await parley("attention", env=resident.environ))[1]
+    still_open = await client.approvals()
+    await parley("answer", short, "deny", env=resident.environ)
+    await turn.result()
+
+    title, *action, question = whole[1].splitlines()
+    assert title == f"{short}  patch, in conversation {conversation.id[:8]}"
+    assert action[0] == f"    add {resident.work}/new.txt"
+    assert action[1:] == [f"    +line {number}\\x1b[2J" for number in range(100)]
+    assert question == "    Apply these changes?"
+    assert (whole[0], whole[2]) == (
+        0,
+        f"parley answer: to decide: `parley answer {short} approve`, or deny\n",
+    )
+    assert listed[1].splitlines() == [
+        title,
+        *action[:40],
+        f"    ... 61 more lines; `parley answer {short}` shows all",
+        question,
+    ]
+    assert as_json[0]["approval_id"] == approval.approval_id
+    assert "    Apply these changes?\n" in attention
+    assert "Codex" not in f"{listed}{whole}{attention}"
+    assert len(still_open) == 1
+
+
 async def until_asked_again(conversation: Conversation, after: str) -> None:
     """Wait for an approval other than this one."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -743,7 +784,6 @@ async def test_an_approval_is_shown_with_the_command_that_answers_it(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["abc"], "a decision is missing (choose from approve, approve-for-session, deny, abort)"),
         (["abc", "approve", "--reason", "x"], "--reason requires the decision `deny`"),
         (["abc", "yes"], "invalid choice: 'yes'"),
     ],

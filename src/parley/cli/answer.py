@@ -1,4 +1,4 @@
-"""`parley answer`: lists the open approvals, or decides one."""
+"""`parley answer`: lists the open approvals, shows one, or decides one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import asyncio
 from typing import Final
 
+from parley.cli.approval_output import print_approval
 from parley.cli.connecting import connected
 from parley.cli.event_output import approval_json
 from parley.cli.ids import SHORT, find_approval
-from parley.cli.printing import print_json, print_note, print_nothing_found, print_text
+from parley.cli.printing import print_json, print_note, print_nothing_found
 from parley.cli.runner import UsageError
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Approval, Client
@@ -18,9 +19,10 @@ from parley.wire.events import Decision
 __all__ = ["DECISIONS", "DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-List the open approval requests of agents in the home, oldest first, or decide one:
-approve it once, approve it and the same action for the session, deny it, or deny it
-and end the turn (abort). Only the first decision has an effect.
+List the open approval requests of agents in the home, oldest first; with APPROVAL_ID,
+show one with its whole patch; with DECISION, decide it: approve it once, approve it and
+the same action for the session, deny it, or deny it and end the turn (abort). Only the
+first decision has an effect.
 
 If no other server uses the conversation, the turn continues in this command until it
 ends or requests another approval. Control characters are escaped on a terminal.
@@ -55,19 +57,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(args: argparse.Namespace) -> int:
-    if args.id is not None and args.decision is None:
-        raise UsageError(f"a decision is missing (choose from {', '.join(DECISIONS)})")
     if args.reason is not None and args.decision != "deny":
         raise UsageError("--reason requires the decision `deny`")
     async with connected("answer", server_address(args)) as server:
         if args.id is None:
             approvals = await server.client.approvals()
             for approval in approvals:
-                _show(approval, as_json=args.json)
+                _show(approval, as_json=args.json, is_folded=True)
             if not approvals:
                 print_nothing_found("answer", "there are no open approvals")
             return 0
         approval = await find_approval(server.client, args.id)
+        if args.decision is None:
+            _show(approval, as_json=args.json, is_folded=False)
+            if not args.json:
+                short = (approval.approval_id or "")[:SHORT]
+                print_note("answer", f"to decide: `parley answer {short} approve`, or deny")
+            return 0
         decision = DECISIONS[args.decision]
         await server.client.answer(approval.approval_id or "", decision, reason=args.reason)
         if args.json:
@@ -77,14 +83,11 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(approval: Approval, *, as_json: bool) -> None:
+def _show(approval: Approval, *, as_json: bool, is_folded: bool) -> None:
     if as_json:
         print_json(approval_json(approval))
-        return
-    conversation = (approval.conversation_id or "")[:SHORT]
-    print_text(f"{(approval.approval_id or '')[:SHORT]}  {approval.kind}, in conversation {conversation}")
-    for line in approval.message.splitlines():
-        print_text(f"    {line}")
+    else:
+        print_approval(approval, is_folded=is_folded)
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import UnsetType
 
+from parley.cli.approval_output import message_lines
 from parley.cli.connecting import connected
 from parley.cli.event_output import plain_json
 from parley.cli.ids import SHORT
@@ -87,7 +88,7 @@ def _show(item: AttentionItem, *, as_json: bool) -> None:
     since = item.since[:16].replace("T", " ")
     print_text(f"{item.conversation_id[:SHORT]}  {item.state:<8}  {since}  {visible(item.title)}")
     if not isinstance(item.approval, UnsetType):
-        for line in item.approval.message.splitlines():
+        for line in message_lines(item.approval.message):
             print_text(f"    {line}")
         print_text(f"    parley answer {item.approval.approval_id[:SHORT]} approve")
     elif not isinstance(item.message, UnsetType) and item.message.strip():
