@@ -1,8 +1,9 @@
 """Commands for conversations.
 
 Modules: `parley.cli.exec`, `parley.cli.ls`, `parley.cli.show`, `parley.cli.watch`, `parley.cli.send`,
-`parley.cli.answer`, `parley.cli.interrupt`, `parley.cli.rename`, `parley.cli.archive`, `parley.cli.delete`, and
-what they share: `parley.cli.connecting`, `parley.cli.ids`, `parley.cli.event_output`.
+`parley.cli.answer`, `parley.cli.approval_output`, `parley.cli.interrupt`, `parley.cli.rename`,
+`parley.cli.archive`, `parley.cli.delete`, and what they share: `parley.cli.connecting`, `parley.cli.ids`,
+`parley.cli.event_output`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from kit.servers.lock_holders import held_by_flock
 from kit.servers.patched_program import LONG_CALL
 from kit.servers.resident_process import ResidentProcess, outcome_of, parley, start_parley
 from kit.system.commands import TIMEOUT_SECONDS
+from kit.system.tmux import TMUX, Terminal
 from kit.system.waiting import until
 from parley.client import Client, Conversation, connect
 from parley.common.resident_socket import ask
@@ -471,6 +473,22 @@ async def test_watch_begins_with_the_running_turn_and_follows(
     assert [line["seq"] for line in found if "seq" in line] == [
         event.seq for event in (await conversation.read()).events if event.seq >= found[0]["seq"]
     ]
+
+
+@TMUX
+@pytest.mark.waits
+async def test_watch_on_a_terminal_says_that_the_conversation_is_idle(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await created(client, resident)
+    command = (sys.executable, "-P", "-m", "parley", "watch", conversation.id[:8])
+    async with Terminal(command, env=resident.environ, cwd=Path(resident.work)) as terminal:
+        await terminal.until_shows("parley watch: the conversation is idle; waiting for events (Ctrl-C ends)")
+        assert "\x1b[2mparley watch: the conversation is idle" in terminal.styled()
+        parley_model.says("The answer.")
+        await conversation.send("go")
+        await terminal.until_shows("The answer.")
+        assert terminal.everything().count("idle") == 1
 
 
 async def test_watch_ends_when_the_conversation_is_deleted(resident: InProcessResident, client: Client) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 from msgspec import UnsetType
 
 from parley.cli.connecting import connected
 from parley.cli.event_output import EventOutput, mark_read
 from parley.cli.ids import find_conversation
-from parley.cli.printing import print_note
+from parley.cli.printing import print_note, uses_colour
 from parley.cli.runner import FAILED
 from parley.cli.server_address import add_server_options, server_address
-from parley.client import Conversation, Stream, events
+from parley.client import Stream, events
 from parley.client.turn_result import ends_turn
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -46,7 +46,13 @@ async def run(args: argparse.Namespace) -> int:
         out = None if args.json else sys.stdout
         output = EventOutput(client, conversation, out, command="watch")
         try:
-            async with await _from_the_running_turn(conversation) as stream:
+            status = await conversation.status()
+            is_idle = status.state == "idle"
+            # If a turn is running, the stream contains all events of the conversation, because the position of the
+            # turn's first event is unknown.
+            async with conversation.stream(after=status.seq if is_idle else None) as stream:
+                if is_idle and out is not None:
+                    _say_idle(out)
                 skipped = _before_the_running_turn(stream)
                 async for event in stream.detailed():
                     if skipped:
@@ -61,14 +67,14 @@ async def run(args: argparse.Namespace) -> int:
         return FAILED
 
 
-async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of the conversation's events. If no turn is running, the stream begins with the next event.
-
-    If a turn is running, the stream contains all events of the conversation, because the position of the turn's
-    first event is unknown.
+def _say_idle(out: TextIO) -> None:
+    """If `out` is a terminal, print a note that the conversation is idle. Otherwise print nothing, because a script
+    that reads the events needs no note.
     """
-    status = await conversation.status()
-    return conversation.stream(after=status.seq if status.state == "idle" else None)
+    if out.isatty():
+        dim, plain = ("\x1b[2m", "\x1b[0m") if uses_colour(sys.stderr) else ("", "")
+        note = "parley watch: the conversation is idle; waiting for events (Ctrl-C ends)"
+        print(f"{dim}{note}{plain}", file=sys.stderr, flush=True)
 
 
 def _before_the_running_turn(stream: Stream) -> int:
