@@ -74,8 +74,9 @@ async def test_a_change_with_a_plan_and_two_approvals(home: Home, parley_model: 
     parley_model.says("All done.\n\n- 日本語 🙂")
     try:
         async with chat(home) as terminal:
-            await terminal.until_shows("scripted-model")
+            await terminal.until_shows("scripted-model", "> /help lists the commands\n")
             terminal.type("Greet me")
+            await terminal.until_shows("> Greet me\n")
             terminal.press("Enter")
 
             await terminal.until_shows("$ sh -c 'echo seen; touch made'", "Run this command", READY, "[>] write")
@@ -100,6 +101,7 @@ async def test_a_change_with_a_plan_and_two_approvals(home: Home, parley_model: 
     positions: list[int] = []
     for text in expected:
         positions.append(shown.index(text, positions[-1] + 1 if positions else 0))
+    assert "/help" not in shown
     assert shown.count("All done.") == shown.count("I look first.") == shown.count("> Greet me") == 1
 
 

@@ -178,6 +178,18 @@ def test_the_dialog_shows_the_key_while_it_waits() -> None:
     ]
 
 
+def test_an_empty_input_names_the_help_until_something_is_sent() -> None:
+    async def run() -> list[str]:
+        chat = OneApproval()
+        shown = [chat.placeholder()]  # an approval is open
+        chat.asked = None
+        shown.append(chat.placeholder())
+        chat.submit("hello", queue=False)
+        return [*shown, chat.placeholder()]
+
+    assert run_in_simulated_time(run) == ["", "/help lists the commands", ""]
+
+
 def test_a_key_does_not_answer_a_later_approval() -> None:
     async def run() -> list[str]:
         chat = OneApproval()

@@ -42,6 +42,9 @@ class Recorder:
     def prompt(self) -> str:
         return "> "
 
+    def placeholder(self) -> str:
+        return ""
+
     def status_line(self, *, width: int) -> str:
         return "status"
 

@@ -131,6 +131,8 @@ class Chat:
         self._settings: SettingsListResult | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._wants_server = False
+        self._has_sent = args.prompt is not None
+        """True if the user has sent a message or a command in this chat."""
         self._markdown = MarkdownRenderer(colour=colour)
         self._state = LiveState(notice="connecting ...")
         self._live = LiveRegion(self._state, self._markdown, clock=time.monotonic, width_of=width_of)
@@ -583,6 +585,9 @@ class Chat:
     def prompt(self) -> str:
         return "reason> " if self._dialog.is_denying else "> "
 
+    def placeholder(self) -> str:
+        return "" if self._has_sent or self.state != "idle" else _PLACEHOLDER
+
     def status_line(self, *, width: int) -> str:
         return status_line(
             state=self.state,
@@ -603,7 +608,7 @@ class Chat:
             return
         if not text.strip():
             return
-        self._wants_server = True
+        self._wants_server = self._has_sent = True
         if text[0] in "/!" and (not self._hooks_loaded.is_set() or text[0] in self._hooks.line_handlers):
             self._spawn(self._handle_line(text))
         else:
@@ -700,6 +705,7 @@ class Chat:
         self._changed()
 
 
+_PLACEHOLDER: Final = "/help lists the commands"
 _EXIT_HINT: Final = "Ctrl-C again exits, and a running turn continues. Esc interrupts the turn."
 
 

@@ -47,6 +47,7 @@ from prompt_toolkit.layout import (
 from prompt_toolkit.layout.containers import ConditionalContainer
 from prompt_toolkit.layout.layout import FocusableElement
 from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
@@ -170,7 +171,7 @@ class Screen:
         live = _shown_if_filled(FormattedTextControl(self._live), wrap=False)
         panel = _shown_if_filled(FormattedTextControl(self._panel), wrap=True)
         self._input = Window(
-            BufferControl(self.buffer),
+            BufferControl(self.buffer, input_processors=[_Placeholder(self._actions.placeholder)]),
             dont_extend_height=True,
             wrap_lines=True,
             height=Dimension(min=1, max=INPUT_LINES),
@@ -424,6 +425,19 @@ class Screen:
         finally:
             self._overlays -= 1
             self.changed()
+
+
+class _Placeholder(Processor):
+    """Shows a dim text while the input is empty."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        given = transformation_input
+        if given.document.text or not (text := self._text()):
+            return Transformation(given.fragments)
+        return Transformation([*given.fragments, ("class:hint", text)])
 
 
 def _shown_if_filled(control: FormattedTextControl, *, wrap: bool) -> ConditionalContainer:

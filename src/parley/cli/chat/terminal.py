@@ -65,6 +65,9 @@ class Actions(Protocol):
         """
 
     def prompt(self) -> str: ...
+    def placeholder(self) -> str:
+        """Return the text that an empty input shows."""
+
     def status_line(self, *, width: int) -> str: ...
     def submit(self, text: str, *, queue: bool) -> None:
         """Handle an input that the user has finished: a message, a command, or the reason for a denial. If `queue`
