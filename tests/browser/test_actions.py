@@ -20,6 +20,18 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 PATCH = "*** Begin Patch\n*** Add File: a.py\n+x = 1\n+y = 2\n*** End Patch"
 
 
+HIDDEN_NAMES = """(select) => {
+    const style = getComputedStyle(select)
+    const canvas = document.createElement("canvas").getContext("2d")
+    canvas.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`
+    const arrow = 20
+    const room = select.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrow
+    const names = [...select.options].map((option) => option.text.replace(" (unchanged)", ""))
+    return names.filter((name) => canvas.measureText(`${name} (unchanged)`).width > room)
+}"""
+"""Returns the names that do not fit into a select element when they are the current value."""
+
+
 GIVE_FILE = """(node, event) => {
     const transfer = new DataTransfer()
     transfer.items.add(new File(["text of a file"], `${event}.txt`, { type: "text/plain" }))
@@ -372,6 +384,16 @@ async def test_settings_are_shown_and_chosen_for_the_next_turn(
 
     assert model.requests[0].body["model"] == "another-model"
     assert (server.work / "made").exists()
+
+
+async def test_the_names_of_all_policies_fit_into_the_settings(browser: Browser, server: HttpServer) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.page.locator(".turn-settings summary").click()
+        policy = user.page.get_by_label("Approval policy")
+        await expect(policy.locator("option", has_text="The model decides")).to_have_count(1)
+        for label in ("Approval policy", "Sandbox"):
+            assert await user.page.get_by_label(label).evaluate(HIDDEN_NAMES) == []
 
 
 async def test_a_shared_conversation_can_be_read_and_nothing_else(

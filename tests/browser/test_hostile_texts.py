@@ -101,6 +101,19 @@ async def test_only_the_server_says_that_a_command_leaves_the_sandbox(
         await expect(user.transcript.get_by_text("Runs outside the sandbox")).to_have_count(int(leaves))
 
 
+async def test_a_patch_is_applied_outside_the_sandbox(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(Call("apply_patch", {"input": "*** Begin Patch\n*** Add File: new\n+x\n*** End Patch"}))
+    admin = await server.client()
+    conversation = await admin.create(approval_policy="on-request", sandbox="read-only")
+    await admin.say(conversation, "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.open(conversation)
+        await expect(user.transcript.get_by_text("Applied outside the sandbox")).to_be_visible()
+        await expect(user.page.get_by_text("Runs outside the sandbox")).to_have_count(0)
+
+
 async def test_every_invisible_character_of_the_server_is_invisible_to_the_page(
     browser: Browser, server: HttpServer
 ) -> None:

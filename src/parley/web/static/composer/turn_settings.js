@@ -5,7 +5,7 @@ import { h, icon } from "../dom.js"
 export const POLICY_NAMES = /** @type {Record<string, string>} */ ({
   untrusted: "Ask before commands",
   "on-failure": "Ask after failures",
-  "on-request": "Ask when the agent asks",
+  "on-request": "The model decides",
   never: "Never ask",
 })
 export const SANDBOX_NAMES = /** @type {Record<string, string>} */ ({

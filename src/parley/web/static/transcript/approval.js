@@ -1,5 +1,5 @@
 /**
- * The buttons that answer an approval request, and the note for an action that runs outside the sandbox. The transcript
+ * The buttons that answer an approval request, and the note for an action that is done outside the sandbox. The transcript
  * and the list of conversations use this module.
  */
 
@@ -22,7 +22,7 @@ const REST_MS = 350
  * @param {{ canAnswer: boolean }} options
  */
 export function approvalButtons(approval, answer, { canAnswer }) {
-  const outside = approval.leaves_sandbox && h("p", { class: "hint outside" }, "Runs outside the sandbox")
+  const outside = approval.leaves_sandbox && h("p", { class: "hint outside" }, approval.kind === "patch" ? "Applied outside the sandbox" : "Runs outside the sandbox")
   if (!canAnswer) return h("div", null, outside, h("p", { class: "hint" }, "Waiting for a person who may approve this."))
   const problem = h("p", { class: "problem", role: "alert", hidden: true })
   const reason = h("input", { type: "text", maxlength: 2000, "aria-label": "Reason for the agent", placeholder: "Reason for the agent" })
