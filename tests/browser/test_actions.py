@@ -20,6 +20,16 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 PATCH = "*** Begin Patch\n*** Add File: a.py\n+x = 1\n+y = 2\n*** End Patch"
 
 
+SENDERS = """async ({ me, isShared }) => {
+    const script = document.querySelector("script[type=module]").src
+    const { itemView } = await import(new URL("transcript/item_view.js", script))
+    const context = { me: () => me, isShared: () => isShared, canSend: () => false }
+    const label = (principal) =>
+        itemView({ kind: "user", id: "m", content: [], principal }, context).node.querySelector(".who").textContent
+    return [undefined, "local", "ada", me].map(label)
+}"""
+"""Returns the labels of a message without a principal, and of messages of `local`, `ada` and `me`."""
+
 HIDDEN_NAMES = """(select) => {
     const style = getComputedStyle(select)
     const canvas = document.createElement("canvas").getContext("2d")
@@ -410,6 +420,19 @@ async def test_a_shared_conversation_can_be_read_and_nothing_else(
     ) as user:
         await user.sees("shared answer")
         await expect(user.page.locator(".composer")).to_be_hidden()
+        await expect(user.transcript.locator(".user .who")).to_have_text("serve")
+        assert await user.page.evaluate(SENDERS, {"me": "share", "isShared": True}) == [
+            "User",
+            "User",
+            "ada",
+            "You",
+        ]
+        assert await user.page.evaluate(SENDERS, {"me": "share", "isShared": False}) == ["You", "You", "ada", "You"]
+        head, screen = [await user.page.locator(one).bounding_box() for one in (".app-head", ".screen")]
+        assert head is not None
+        assert screen is not None
+        assert screen["y"] - (head["y"] + head["height"]) < 2  # no space where the list would be
+        assert screen["y"] + screen["height"] == DESKTOP["viewport"]["height"]
         assert "token" not in user.page.url
         assert await user.button("New conversation").count() == 0
         assert await user.transcript.get_by_role("button", name="Edit and resend").count() == 0

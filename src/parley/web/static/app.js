@@ -130,7 +130,7 @@ function start(account) {
     const id = account.conversation_id ?? found?.[1] ?? null
     if (screen?.id !== id) {
       screen?.close()
-      screen = id ? new Screen(id, connection, list, { me: account.name, answer, open, close, rename, remove, changed }) : null
+      screen = id ? new Screen(id, connection, list, { me: account.name, isShared: account.conversation_id !== null, answer, open, close, rename, remove, changed }) : null
       fill(place, screen ? screen.node : welcome)
       root.dataset.view = id ? "conversation" : "list"
       listView.setCurrent(id)

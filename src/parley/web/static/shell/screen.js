@@ -14,7 +14,7 @@ const PAGE_EVENTS = 1000
 
 /**
  * @typedef {{ answer: import("../transcript/approval.js").Answer, open: (id: string, seq?: number) => void, close: () => void,
- *   me: string, rename: (id: string, title: string) => void, remove: (id: string, title: string) => void, changed: () => void }} Handlers
+ *   me: string, isShared: boolean, rename: (id: string, title: string) => void, remove: (id: string, title: string) => void, changed: () => void }} Handlers
  */
 
 export class Screen {
@@ -51,6 +51,7 @@ export class Screen {
       comments: () => (connection.may("conversationSendMessage") ? this.comments : null),
       cwd: () => this.cwd,
       me: () => handlers.me,
+      isShared: () => handlers.isShared,
       edit: (item) => this.composer.edit(item.content, this.transcript.parentOf(item)),
       fork: (item) => void this.fork(item.id),
     }

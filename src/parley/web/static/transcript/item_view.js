@@ -19,7 +19,7 @@ import { PatchView } from "./patch.js"
  * @typedef {import("../state/conversation.js").Approval} Approval
  * @typedef {{ node: HTMLElement, update(): void }} ItemView
  * @typedef {{ approval(): Approval | null, answer: import("./approval.js").Answer, canAnswer(): boolean,
- *   comments(): import("../state/comments.js").Comments | null, cwd(): string, me(): string, canSend(): boolean,
+ *   comments(): import("../state/comments.js").Comments | null, cwd(): string, me(): string, isShared(): boolean, canSend(): boolean,
  *   edit(item: import("../state/items.js").UserItem): void, fork(item: import("../state/items.js").UserItem): void }} Context
  */
 
@@ -64,7 +64,6 @@ function fixed(node) {
  */
 function userMessage(item, context) {
   const body = h("div", { class: "message-body" }, ...contentNodes(item.content))
-  const sender = item.principal && item.principal !== "local" && item.principal !== context.me() ? item.principal : "You"
   const actions =
     context.canSend() &&
     h(
@@ -73,8 +72,20 @@ function userMessage(item, context) {
       h("button", { type: "button", class: "button quiet small", onclick: () => context.edit(item) }, icon("edit"), "Edit and resend"),
       h("button", { type: "button", class: "button quiet small", onclick: () => context.fork(item) }, "Fork from here"),
     )
-  const head = h("p", { class: "who" }, sender, h("span", { class: "branch-switch" }))
+  const head = h("p", { class: "who" }, senderName(item, context), h("span", { class: "branch-switch" }))
   return fixed(h("div", { class: "user", "data-message": item.id }, head, body, actions))
+}
+
+/**
+ * Return the label of the sender of a message. The user who runs the server has the principal `local`; for the reader of
+ * a share link, this is another person.
+ * @param {import("../state/items.js").UserItem} item
+ * @param {Context} context
+ */
+function senderName(item, context) {
+  if (item.principal === context.me()) return "You"
+  if (item.principal && item.principal !== "local") return item.principal
+  return context.isShared() ? "User" : "You"
 }
 
 /**
