@@ -138,6 +138,31 @@ async def test_a_key_that_the_server_loads_later_is_hidden_from_conversations_th
     assert output == ["tried\n"] * 3
 
 
+@pytest.mark.promises("sandbox.hidden")
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.child_process
+async def test_a_command_cannot_lead_the_log_of_the_server_out_of_the_sandbox(
+    parley_model: ScriptedModel, tmp_path: Path, mechanism: str
+) -> None:
+    project, victim = tmp_path / "project", tmp_path / "victim"
+    project.mkdir()
+    victim.write_text("mine\n")
+    log = project / "parley.log"
+    env = {"PARLEY_LOG": f"info,file={log}"}
+    script = f"cat parley.log; rm -f parley.log; ln -s {victim} parley.log; echo tried"
+    async with (
+        ResidentProcess(parley_model, tmp_path / "home", env=env),
+        speaking(parley_model, home=tmp_path / "home") as client,
+    ):
+        output = await _output_of(client, project, mechanism, script)
+
+    assert "tried" in output
+    assert "turn.started" not in output
+    assert victim.read_text() == "mine\n"
+    assert not log.is_symlink()
+    assert "turn.ended" in log.read_text()
+
+
 async def _output_of(client: WireClient, project: Path, mechanism: str, script: str) -> str:
     """Run a script in a project that commands may write to, and return the output that the model gets."""
     conversation = await client.create(

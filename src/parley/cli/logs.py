@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from parley.cli.log_choice import LOG_VARIABLE, log_choice
@@ -18,12 +19,13 @@ from parley.cli.log_events import LogObserver
 from parley.common.os_errors import os_detail
 from parley.common.secret_values import SecretValues
 from parley.common.telemetry import telemetry
+from parley.config.log_file import hide_log_file
 from parley.errors import BadSetting
 from parley.wire.text import visible
 
 __all__ = ["JsonLine", "OneLine", "set_up_logging"]
 
-_OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class OneLine(logging.Formatter):
@@ -103,24 +105,73 @@ class _NeverWaiting(logging.Handler):
 
 
 class _File(_NeverWaiting):
-    """Writes the log to a file. If log rotation has renamed or removed the file, opens the path again."""
+    """Writes the log to a file. If log rotation has renamed or removed the file, creates it again.
 
-    def __init__(self, path: str, *, is_json: bool) -> None:
-        super().__init__(_opened(path), is_json=is_json)
-        self._path = path
-        self._found = os.fstat(self._fd)
+    A sandboxed command may be able to replace the file or its directory. Therefore, symbolic links in the path are
+    resolved only once, when the server starts. The file is opened again in the directory that was opened then. If
+    another process has put something else than an ordinary log file there, the log continues in the old file.
+    """
+
+    def __init__(self, path: str, *, is_json: bool, stderr: int) -> None:
+        self._path, self._stderr = os.path.realpath(path), stderr
+        directory, self._file_name = os.path.split(self._path)
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = self._opened()
+        except OSError:
+            os.close(self._directory)
+            raise
+        super().__init__(descriptor, is_json=is_json)
+        self._found = os.fstat(descriptor)
+        self._has_warned = False
+        hide_log_file(self._path)
 
     def _current(self) -> int:
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._file_name, dir_fd=self._directory, follow_symlinks=False)
             is_same = (found.st_dev, found.st_ino) == (self._found.st_dev, self._found.st_ino)
         except OSError:
             is_same = False
         if not is_same:
-            new = _opened(self._path)
-            os.close(self._fd)
-            self._fd, self._found = new, os.fstat(new)
+            self._reopen()
         return self._fd
+
+    def _reopen(self) -> None:
+        try:
+            new = self._opened(owners=(os.geteuid(), self._found.st_uid))
+        except OSError as error:
+            self._warn(os_detail(error))
+            return
+        os.close(self._fd)
+        self._fd, self._found, self._has_warned = new, os.fstat(new), False
+
+    def _warn(self, why: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        text = f"parley: cannot open the log file {self._path} again ({why}); the log continues in the old file\n"
+        descriptor = _own(self._stderr)
+        with suppress(OSError):
+            os.write(descriptor, f"{visible(text[:-1])}\n".encode("utf-8", "backslashreplace"))
+        if descriptor != self._stderr:
+            os.close(descriptor)
+
+    def _opened(self, *, owners: tuple[int, ...] | None = None) -> int:
+        """Open or create the file. If `owners` is not None, require that the file belongs to one of these users and
+        has no other hard link.
+        """
+        descriptor = os.open(self._file_name, _OPEN, 0o600, dir_fd=self._directory)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            why = "not a regular file"
+        elif owners is not None and found.st_uid not in owners:
+            why = "the file belongs to another user"
+        elif owners is not None and found.st_nlink != 1:
+            why = "the file has another hard link"
+        else:
+            return descriptor
+        os.close(descriptor)
+        raise OSError(0, why)
 
 
 def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
@@ -135,7 +186,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
         if choice.file is None:
             handler = _NeverWaiting(_own(stderr), is_json=is_json)
         else:
-            handler = _File(choice.file, is_json=is_json)
+            handler = _File(choice.file, is_json=is_json, stderr=stderr)
     except OSError as error:
         raise BadSetting(f"cannot log to {choice.file}: {os_detail(error)}", source=LOG_VARIABLE) from None
     text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -153,14 +204,6 @@ def _word(value: object) -> str:
     """
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _as_json(text) if not text or any(one in text for one in ' "=\\') or text != text.strip() else text
-
-
-def _opened(path: str) -> int:
-    descriptor = os.open(path, _OPEN, 0o600)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(0, "not a regular file")
-    return descriptor
 
 
 def _own(fd: int) -> int:

@@ -27,6 +27,7 @@ from parley.config.checks import (
     sequence_of,
     webhook_address,
 )
+from parley.config.log_file import hidden_log_file
 from parley.config.tls_files import hidden_tls_files
 
 __all__ = [
@@ -646,7 +647,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
         these files may be symbolic links to files outside the home.
         """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
-        return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files()
+        return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files(), *hidden_log_file()
 
     @property
     def network_access(self) -> bool:

@@ -1,4 +1,5 @@
-"""The variables and the lines of the log (`parley.cli.log_choice`, `parley.cli.logs`)."""
+"""The variables and the lines of the log (`parley.cli.log_choice`, `parley.cli.logs`,
+`parley.config.log_file`)."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ import pytest
 from parley.cli.log_choice import LogChoice, log_choice
 from parley.cli.logs import set_up_logging
 from parley.common.telemetry import telemetry
+from parley.config.log_file import hidden_log_file
 from parley.errors import BadSetting
 
 EVENT = {"event": "turn.ended", "fields": {"turn_id": "t 1", "outcome": "done", "duration_ms": 1.5}}
 
 
 @pytest.fixture(autouse=True)
-def root_logger() -> Iterator[None]:
+def root_logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restore the log of the test run after the test."""
+    monkeypatch.setattr("parley.config.log_file._hidden", [])
     root = logging.getLogger()
     before, root.handlers = (root.handlers, root.level), []
     observers = telemetry._observers
@@ -127,6 +130,54 @@ def test_a_rotated_log_file_is_made_again(tmp_path: Path) -> None:
 
     assert ["before" in (tmp_path / "log.1").read_text(), "after" in path.read_text()] == [True, True]
     assert "after" not in (tmp_path / "log.1").read_text()
+
+
+@pytest.mark.parametrize("way", ["symbolic link", "hard link", "pipe", "directory", "parent"])
+def test_a_replaced_log_file_is_not_followed(tmp_path: Path, way: str, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logs").mkdir()
+    path, victim = tmp_path / "logs/log", tmp_path / "victim"
+    victim.write_text("mine\n")
+    logging.getLogger().handlers = []
+    set_up_logging({"PARLEY_LOG": f"file={path}"})
+    log = logging.getLogger("parley.test")
+    log.warning("before")
+    path.rename(path.with_name("log.1"))
+    match way:
+        case "symbolic link":
+            path.symlink_to(victim)
+        case "hard link":
+            path.hardlink_to(victim)
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case _:
+            (tmp_path / "logs").rename(tmp_path / "away")
+            (tmp_path / "other").mkdir()
+            (tmp_path / "logs").symlink_to("other")
+    log.warning("after")
+    log.warning("later")
+
+    assert victim.read_text() == "mine\n"
+    if way == "parent":
+        assert list((tmp_path / "other").iterdir()) == []
+        assert "later" in (tmp_path / "away/log").read_text()
+        return
+    assert [line.split()[-1] for line in path.with_name("log.1").read_text().splitlines()] == [
+        *("before", "after", "later")
+    ]
+    assert capfd.readouterr().err.count("cannot open the log file") == 1
+
+
+def test_a_link_that_exists_at_the_start_leads_to_the_log_file(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "log").symlink_to("logs/real")
+    logging.getLogger().handlers = []
+    set_up_logging({"PARLEY_LOG": f"file={tmp_path}/log"})
+    logging.getLogger("parley.test").warning("here")
+
+    assert "here" in (tmp_path / "logs/real").read_text()
+    assert hidden_log_file() == (str(tmp_path / "logs/real"),)
 
 
 def test_a_line_that_was_cut_by_a_full_pipe_does_not_damage_the_next_line() -> None:

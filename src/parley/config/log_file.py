@@ -1,0 +1,23 @@
+"""Records the log file of this process, which is hidden from commands.
+
+A command that could replace the log file could hide its own actions. The path belongs to the process and not to the
+settings, because an environment variable names the file.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["hidden_log_file", "hide_log_file"]
+
+_hidden: Final[list[str]] = []
+
+
+def hide_log_file(path: str) -> None:
+    """Hide the log file `path`, instead of an earlier log file, from all commands that start after this call."""
+    _hidden[:] = [path]
+
+
+def hidden_log_file() -> tuple[str, ...]:
+    """Return the absolute path of the log file of this process, or an empty tuple if the log is no file."""
+    return tuple(_hidden)
