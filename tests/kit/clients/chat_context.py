@@ -95,7 +95,9 @@ class RecordingChat:
     async def new(self) -> None:
         self.conversation = None
 
-    async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
+    async def send(
+        self, content: str | Iterable[InputItem], *, delivery: Delivery = "join", written: str | None = None
+    ) -> None:
         self.sent.append((content, delivery))
 
     def set_input(self, text: str) -> None:

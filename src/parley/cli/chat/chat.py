@@ -382,11 +382,14 @@ class Chat:
             self.note(f"not sent, and therefore dropped: {listed}")
         self.overrides = self._initial_overrides
 
-    async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
+    async def send(
+        self, content: str | Iterable[InputItem], *, delivery: Delivery = "join", written: str | None = None
+    ) -> None:
         given = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
         text = text_of(given)
         attached = tuple(self.attachments)
-        found = () if self._hooks.attach is None else tuple(self._hooks.attach(self, text))
+        own = text if written is None else written
+        found = () if self._hooks.attach is None else tuple(self._hooks.attach(self, own))
         followed = await self._followed_conversation()
         overrides = self.overrides
         message_id = str(uuid4())

@@ -59,7 +59,7 @@ async def plan(context: ChatContext, task: str) -> None:
         params = GetPromptParams(name="plan", arguments={"task": task})
         result = msgspec.json.decode(await context.client.request(params.METHOD, params), type=GetPromptResult)
         texts = [message.content.text for message in result.messages if hasattr(message.content, "text")]
-        await context.send("".join(texts))
+        await context.send("".join(texts), written=task)  # the server wrote the rest of the text
         return
     found = await last_event(open_conversation(context), events.PlanUpdate)
     if found is None:

@@ -92,9 +92,14 @@ class ChatContext(Protocol):
     async def new(self) -> None:
         """Close the open conversation. The next message creates a new conversation."""
 
-    async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
+    async def send(
+        self, content: str | Iterable[InputItem], *, delivery: Delivery = "join", written: str | None = None
+    ) -> None:
         """Send a message with the current overrides. The message creates a conversation if none is open. If
         `delivery` is `queue`, the message waits until the running turn has ended.
+
+        The local images that the user has named are attached. `written` is the part of the text that the user has
+        written; None if this is the whole text. The rest, such as a prompt of the server, attaches no images.
         """
 
     def set_input(self, text: str) -> None:
