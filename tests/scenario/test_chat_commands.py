@@ -356,6 +356,28 @@ async def test_a_long_list_is_loaded_page_by_page(
     assert chat.conversation.id == created[0].id
 
 
+@pytest.mark.parametrize("text", ["!touch planted", "/approvals never\nplease"])
+async def test_a_message_of_another_client_that_looks_like_a_command_stays_a_message(
+    chat: RecordingChat, parley_server: ParleyProcess, text: str
+) -> None:
+    await say(chat, parley_server, text, "One.")
+    picking = asyncio.create_task(pick_message(chat))
+    await until(lambda: chat.drawn.is_set() and text[:8] in chat.screen())
+    chat.keys(ENTER)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        await picking
+    assert chat.input == f" {text}"
+
+    assert chat.conversation is not None
+    parley_server.model.says(HOLD, "Two.")
+    await chat.conversation.send("wait")
+    await parley_server.model.wait_until_held()
+    await chat.conversation.send(text, delivery="queue")
+    chat.input = ""
+    await use(chat, "/queue edit 1")
+    assert chat.input == f" {text}"
+
+
 async def test_an_earlier_message_is_edited_or_the_conversation_is_forked_after_it(
     chat: RecordingChat, parley_server: ParleyProcess
 ) -> None:

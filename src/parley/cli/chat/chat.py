@@ -16,7 +16,7 @@ from msgspec import UnsetType
 
 from parley.cli.chat.approval_dialog import DENY, ApprovalDialog, TakenKey
 from parley.cli.chat.approvals import ANSWERS, OpenApprovals
-from parley.cli.chat.context import Delivery, Hooks
+from parley.cli.chat.context import Delivery, Hooks, as_message
 from parley.cli.chat.live import LiveRegion, LiveState, Styled, wrapped
 from parley.cli.chat.markdown import MarkdownRenderer
 from parley.cli.chat.status import status_line
@@ -245,7 +245,7 @@ class Chat:
         """
         self.note(f"not sent: {_reason(error)}")
         if self._screen is not None and not self._screen.input_text:
-            self._screen.set_input(text)
+            self._screen.set_input(as_message(text))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in a new task, and return the task. If the coroutine raises a `ClientError`, show the

@@ -7,7 +7,7 @@ from typing import Final
 
 from parley.cli.chat.choices import Choice
 from parley.cli.chat.commands_conversation import open_conversation
-from parley.cli.chat.context import ChatContext
+from parley.cli.chat.context import ChatContext, as_message
 from parley.cli.runner import CommandFailed
 from parley.client import Conversation
 from parley.wire.items import InputItem, is_text, text_of
@@ -39,7 +39,7 @@ async def queue(context: ChatContext, argument: str) -> None:
             if not is_text(found.content):
                 raise CommandFailed("the message contains an image or a file, so it can only be removed")
             await conversation.remove_queued(found.message_id)
-            context.set_input(text_of(found.content))
+            context.set_input(as_message(text_of(found.content)))
             context.note("removed from the queue; edit the message and queue it again")
         case "pause":
             raise CommandFailed("an interrupt pauses the queue (Esc or /interrupt); /queue continue resumes it")

@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from prompt_toolkit.layout import AnyContainer
     from prompt_toolkit.layout.layout import FocusableElement
 
-__all__ = ["ChatContext", "Delivery", "Hooks", "InitialAction", "LineHandler"]
+__all__ = ["ChatContext", "Delivery", "Hooks", "InitialAction", "LineHandler", "as_message"]
 
 Delivery: TypeAlias = Literal["join", "queue"]
+
+
+def as_message(text: str) -> str:
+    """Return an input that is sent as the message `text`.
+
+    A space precedes text that would otherwise be a command of the chat or a local command. Another client may have
+    written the text.
+    """
+    return f" {text}" if text.startswith(("/", "!")) else text
 
 
 class ChatContext(Protocol):

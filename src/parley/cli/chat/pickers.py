@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import UnsetType
 
 from parley.cli.chat.choices import Choice, state_of
-from parley.cli.chat.context import ChatContext
+from parley.cli.chat.context import ChatContext, as_message
 from parley.cli.chat.earlier_events import events_backwards
 from parley.cli.chat.list_rows import Row, Rows
 from parley.cli.ids import SHORT
@@ -89,7 +89,7 @@ async def pick_message(context: ChatContext) -> None:
     if picked is None:
         return
     if picked.action == "enter":
-        context.set_input(source.texts[picked.row.key])
+        context.set_input(as_message(source.texts[picked.row.key]))
         return
     forked = await conversation.fork(at_message_id=picked.row.key)
     await context.open(forked.id)
