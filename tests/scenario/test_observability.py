@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,24 @@ async def test_a_collector_that_is_gone_delays_neither_turns_nor_the_end(
 
     assert resident.process.returncode == 0
     assert "because the collector does not respond" in text
+
+
+@pytest.mark.parametrize("login", ["", "ada:sesame@"])
+async def test_the_netrc_file_of_the_user_does_not_reach_the_collector(
+    parley_model: ScriptedModel, home: Path, tmp_path: Path, login: str
+) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login alice password from-netrc\n")
+    async with asyncio.timeout(TIMEOUT_SECONDS), Collector() as collector:
+        env = {
+            "HOME": str(tmp_path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.replace("://", f"://{login}"),
+            "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}",
+        }
+        async with ResidentProcess(parley_model, home, env=env) as resident:
+            await run_a_turn(resident, parley_model)
+
+    expected = f"Basic {b64encode(b'ada:sesame').decode()}" if login else SECRET
+    assert {headers["authorization"] for headers in collector.headers} == {expected}
 
 
 async def test_the_trace_of_a_client_is_continued(parley_model: ScriptedModel, home: Path) -> None:

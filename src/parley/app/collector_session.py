@@ -10,6 +10,8 @@ from io import BytesIO
 from typing import Any, Final
 
 import requests
+from requests.auth import HTTPBasicAuth
+from requests.utils import get_auth_from_url
 
 __all__ = ["MAX_RESPONSE_BYTES", "CollectorSession"]
 
@@ -20,7 +22,13 @@ contains at most an error message.
 
 
 class CollectorSession(requests.Session):
-    """A session that reads only the beginning of each response, and follows no redirects."""
+    """A session that reads only the beginning of each response, and follows no redirects. The session does not read
+    `~/.netrc`, whose password would replace the configured `Authorization` header.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = _authorize
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         # A compressed response could expand to a large one.
@@ -31,3 +39,11 @@ class CollectorSession(requests.Session):
         response.raw = BytesIO(raw.read(MAX_RESPONSE_BYTES, decode_content=False) if is_plain else b"")
         raw.close()
         return response
+
+
+def _authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Add the user name and the password in the URL, if there are any. `requests` omits them if a session has a
+    function for the authorization.
+    """
+    user, password = get_auth_from_url(request.url or "")
+    return HTTPBasicAuth(user, password)(request) if user or password else request
