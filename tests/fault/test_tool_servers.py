@@ -249,6 +249,28 @@ async def test_ten_megabytes_on_stderr_block_nothing_and_are_logged_in_short_lin
     assert capfd.readouterr().out == ""
 
 
+async def test_the_secrets_of_a_tool_server_are_redacted_in_its_lines_of_the_log(
+    pool: ServerPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "parley.tools.servers.program")
+    begin = "x" * 990
+    script = f"printf '%s\\n' \"with $DB_THING and $1\" '{begin} '\"$DB_THING\" >&2"
+    settings = ToolServer(
+        name="x",
+        command="sh",
+        args=("-c", script, "sh", "--key=argument-secret-1"),
+        env={"DB_THING": "environment-secret"},
+    )
+
+    await failures(pool, settings)
+
+    lines = [record.getMessage() for record in caplog.records if record.name == "parley.tools.servers.program"]
+    assert lines == [
+        "tool server x: with [redacted] and --key=[redacted]",
+        f"tool server x: {begin} [redacted",
+    ]
+
+
 async def test_an_answer_that_cannot_be_read_fails_its_call_alone(pool: ServerPool) -> None:
     async with pool.lease([program("x")]) as lease:
         with pytest.raises(ToolServerFailed) as failure:
@@ -597,10 +619,11 @@ async def test_a_missing_or_wrong_token_is_named_but_never_shown(environ: dict[s
 async def test_a_token_does_not_follow_to_another_origin() -> None:
     near, far = Loopback(token="s3cret"), Loopback()
     async with near.open() as url, far.open() as elsewhere, closing(ServerPool({"TOKEN": "s3cret"})) as pool:
-        near.redirect_to = elsewhere
+        near.redirect_to = f"{elsewhere}?key=s3cret"
         (failure,) = await failures(pool, ToolServer(name="far", url=url, bearer_token_env_var="TOKEN"))
 
     assert failure.startswith(f"`far` Redirect to {elsewhere} not followed")
+    assert "s3cret" not in failure
     assert far.seen_tokens == []
 
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from parley.cli.runner import UsageError
-from parley.client.errors import shown_url
 from parley.common.proxies import is_loopback
+from parley.common.secret_values import shown_url
 
 __all__ = ["TOKEN_VARIABLE", "ServerAddress", "add_server_options", "server_address"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from parley.client.turn_result import TurnResult
+from parley.common.secret_values import shown_url
 from parley.errors import ParleyError
 from parley.wire.events import TurnEndReason
 
@@ -23,7 +24,6 @@ __all__ = [
     "TurnFailed",
     "TurnNotFollowable",
     "UnreadableResult",
-    "shown_url",
 ]
 
 
@@ -40,14 +40,6 @@ class RequestFailed(ClientError):
     def __init__(self, number: int, message: str, *, code: str | None = None) -> None:
         super().__init__(f"{message} ({number})")
         self.number, self.message, self.code = number, message, code
-
-
-def shown_url(url: str) -> str:
-    """Return a URL without the parts that may contain secrets."""
-    from urllib.parse import urlsplit, urlunsplit
-
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 class ServerUnreachable(ClientError, ConnectionError):

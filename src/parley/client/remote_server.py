@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from parley.client.errors import ClientError, RequestFailed, ServerRefused, ServerUnreachable, shown_url
+from parley.client.errors import ClientError, RequestFailed, ServerRefused, ServerUnreachable
 from parley.client.transport import OnFailed
+from parley.common.secret_values import shown_url
 from parley.rpc.errors import CannotReach, HttpRefused, Redirected, SessionError, SessionLost, UnreadableAnswer
 from parley.rpc.session import Outgoing
 from parley.rpc.streamable_http import Reopening, StreamableHttp

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
 from parley.common.variable_names import names_a_secret
 
-__all__ = ["REDACTED", "SecretValues"]
+__all__ = ["MIN_SECRET_CHARACTERS", "REDACTED", "SecretValues", "shown_url"]
 
 REDACTED: Final = "[redacted]"
 MIN_SECRET_CHARACTERS: Final = 8
@@ -22,10 +22,10 @@ linear time even in a long word.
 
 
 class SecretValues:
-    """The values of those environment variables whose names suggest secrets."""
+    """The values of those environment variables whose names suggest secrets, and other secret values."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = dict(environ)
+    def __init__(self, environ: Mapping[str, str], values: Iterable[str] = ()) -> None:
+        self._environ, self._values = dict(environ), tuple(values)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
@@ -34,7 +34,9 @@ class SecretValues:
         """
         import json  # imported here, because most processes log nothing
 
-        values = {value for value in _secrets_in(self._environ) if len(value) >= MIN_SECRET_CHARACTERS}
+        values = {
+            value for value in (*_secrets_in(self._environ), *self._values) if len(value) >= MIN_SECRET_CHARACTERS
+        }
         spellings = values | {json.dumps(value)[1:-1] for value in values}
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
@@ -44,6 +46,17 @@ class SecretValues:
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
         return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without the parts that may contain secrets."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid URL"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _secrets_in(environ: Mapping[str, str]) -> Iterator[str]:

@@ -7,12 +7,19 @@ keys. A secret is not found if it is encoded in a form other than JSON or a URL.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from parley.common.variable_names import names_a_secret
-from parley.config.types import Settings, ToolServer
+from parley.config.secret_settings import (
+    secrets_in_arguments,
+    secrets_in_headers,
+    secrets_in_url,
+    secrets_in_variables,
+    secrets_of_tool_server,
+)
+from parley.config.types import Settings
 from parley.models.credentials import HIDDEN, MIN_SECRET_CHARACTERS, credentials
 from parley.models.errors import MissingVariable
 from parley.wire.jsonrpc import encode
@@ -29,9 +36,6 @@ _KEYS: Final = re.compile(
     re.ASCII,
 )
 """The pattern of keys in well-known forms."""
-
-_ORDINARY_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
-"""The names of the headers whose values are not secrets."""
 
 _QUOTE: Final = r"\\{0,3}[\"']"
 """The pattern of a quotation mark, which may be escaped. Command outputs are JSON strings, and an output can itself
@@ -138,55 +142,8 @@ def secrets_of(settings: Settings) -> Iterator[str]:
         if name in settings.key_variables or names_a_secret(name):
             yield value.strip()
     for server in settings.mcp_servers:
-        yield from _of_tool_server(server)
-    yield from _values(settings.shell_environment.set)
-    yield from _arguments(settings.notify)
-    yield from _in_url(settings.provider.base_url)
-    yield from _of_headers(settings.provider.http_headers)
-
-
-def _of_tool_server(server: ToolServer) -> Iterator[str]:
-    yield from _values(server.env)
-    yield from _of_headers(server.http_headers)
-    yield from _arguments(server.args)
-    yield from _in_url(server.url)
-
-
-def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield each word in the values of headers, and the parts of each word, such as the values of cookies. The
-    values of the headers in `_ORDINARY_HEADERS` are left out.
-    """
-    for name, value in headers.items():
-        if name.lower() not in _ORDINARY_HEADERS:
-            yield from value.split()
-            yield from re.split(r"[\s;,=]+", value)
-
-
-def _values(variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of variables that may be secrets.
-
-    A path is regarded as a secret only if the name of its variable suggests a secret.
-    """
-    for name, value in variables.items():
-        if names_a_secret(name) or not value.startswith("/"):
-            yield value
-
-
-def _arguments(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments of a program that may be secrets. Options, paths and short words are not secrets."""
-    for argument in arguments:
-        value = argument.partition("=")[2] or argument
-        if len(value) >= 2 * MIN_SECRET_CHARACTERS and not value.startswith("-") and "/" not in value:
-            yield value
-
-
-def _in_url(url: str | None) -> Iterator[str]:
-    """Yield the password and the values of the query parameters in a URL."""
-    if url is None:
-        return
-    parts = urlsplit(url)
-    if parts.password:
-        yield parts.password
-        yield unquote(parts.password)
-    for pair in parts.query.split("&"):
-        yield pair.partition("=")[2]
+        yield from secrets_of_tool_server(server)
+    yield from secrets_in_variables(settings.shell_environment.set)
+    yield from secrets_in_arguments(settings.notify)
+    yield from secrets_in_url(settings.provider.base_url)
+    yield from secrets_in_headers(settings.provider.http_headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parley.common.secret_values import shown_url
 from parley.errors import ParleyError
 
 __all__ = [
@@ -84,6 +85,7 @@ class Redirected(SessionError):
 
     def __init__(self, location: str) -> None:
         super().__init__(
-            f"Redirect to {location} not followed; use that URL as the endpoint if it is the intended server"
+            f"Redirect to {shown_url(location)} not followed; "
+            "use that URL as the endpoint if it is the intended server"
         )
         self.location = location

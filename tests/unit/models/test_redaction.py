@@ -1,4 +1,4 @@
-"""Redaction of recordings: which texts are secrets, and which are not."""
+"""Redaction of recordings: which texts are secrets, and which are not (`parley.config.secret_settings`)."""
 
 from __future__ import annotations
 

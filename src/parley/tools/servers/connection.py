@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from parley.config.secret_settings import secrets_of_tool_server
 from parley.config.types import ToolServer
 from parley.ports.model import ToolSpec
 from parley.rpc.errors import SessionLost
@@ -129,7 +130,9 @@ class Connection:
     async def _open_program(self, command: str) -> None:
         env = environment(self._environ, self._settings.env)
         argv, cwd = (command, *self._settings.args), self._settings.cwd or START_DIRECTORY
-        self._program = await Program.start(argv, env, name=self._settings.name, cwd=cwd)
+        self._program = await Program.start(
+            argv, env, name=self._settings.name, cwd=cwd, secrets=secrets_of_tool_server(self._settings)
+        )
         self._closers.append(self._program.stop)
         carrier = ProgramCarrier(
             self._program, self._rpc, max_bytes=self._settings.max_answer_bytes, lost=self._mark_lost

@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final
 
 from parley.common.os_errors import os_detail
+from parley.common.secret_values import SecretValues
 from parley.common.shield import run_to_completion
 from parley.tools.errors import NotStarted
 from parley.tools.rlimits import limit_program
@@ -60,6 +61,11 @@ READ_BYTES: Final = 256 * 1024
 LOG_LINE_BYTES: Final = 1000
 """The maximum number of bytes of a line on stderr that are logged."""
 
+KEPT_LINE_BYTES: Final = 4 * LOG_LINE_BYTES
+"""The maximum number of bytes of a line in which secrets are redacted. This is more than `LOG_LINE_BYTES`, so that
+a secret at the end of the logged part is complete.
+"""
+
 PidfdOpen = Callable[[int], int]
 
 _PIDFD_OPEN: Final[PidfdOpen | None] = getattr(os, "pidfd_open", None)
@@ -77,8 +83,8 @@ class Program:
     `stop`.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
-        self._process, self._name = process, name
+    def __init__(self, process: subprocess.Popen[bytes], name: str, secrets: SecretValues) -> None:
+        self._process, self._name, self._secrets = process, name, secrets
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._pidfd: int | None = None
@@ -92,10 +98,12 @@ class Program:
         *,
         name: str,
         cwd: str = "/",
+        secrets: Iterable[str] = (),
         pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
     ) -> Program:
         """Run `argv` in the directory `cwd`, and return the running program. The program is looked up in the PATH
-        of `env`. `name` is the program's name in the log. `pidfd_open` is None if the system does not have this
+        of `env`. `name` is the program's name in the log. `secrets` are the values that are redacted in the
+        lines of the log. `pidfd_open` is None if the system does not have this
         function.
 
         Raises:
@@ -120,7 +128,7 @@ class Program:
         except ValueError as error:
             raise NotStarted(str(error)) from None
         limit_program(process.pid)
-        program = cls(process, name)
+        program = cls(process, name, SecretValues({}, secrets))
         try:
             program._watch(pidfd_open)
             await program._open_pipes()
@@ -302,14 +310,15 @@ class Program:
                 line = b""
                 continue
             first, *rest = data.split(b"\n")
-            line += first[:LOG_LINE_BYTES]
+            line += first[:KEPT_LINE_BYTES]
             for following in rest:
                 self._log_line(line)
-                line = following[:LOG_LINE_BYTES]
-            line = line[:LOG_LINE_BYTES]
+                line = following[:KEPT_LINE_BYTES]
+            line = line[:KEPT_LINE_BYTES]
         if line:
             self._log_line(line)
 
     def _log_line(self, line: bytes) -> None:
-        shown = one_line(line[:LOG_LINE_BYTES].decode("utf-8", "backslashreplace"), LOG_LINE_BYTES)
+        text = self._secrets.redact(line[:KEPT_LINE_BYTES].decode("utf-8", "backslashreplace"))
+        shown = one_line(text, LOG_LINE_BYTES)
         log.info("tool server %s: %s", self._name, shown)
