@@ -182,6 +182,27 @@ async def test_content_is_logged_on_request_and_secrets_never(
     assert "content_output=[redacted]" in text
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_a_secret_with_quotation_marks_is_not_in_the_logged_content(
+    parley_model: ScriptedModel, home: Path, tmp_path: Path, form: str
+) -> None:
+    file, secret = tmp_path / "parley.log", 'first"sec\\ret-value'
+    env = {"PARLEY_LOG": f"info,{form},file={file}", "PARLEY_LOG_CONTENT": "1", "EXAMPLE_API_KEY": secret}
+    parley_model.says(sh("c1", f"cat <<'END'\n{secret}\nEND"))
+    parley_model.says("Done.")
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        ResidentProcess(parley_model, home, env=env) as resident,
+        connect(resident.socket()) as client,
+    ):
+        conversation = await client.create(cwd=resident.work, model=MODEL)
+        await (await conversation.send(f"use {secret}")).result()
+
+    text = file.read_text()
+    assert "END" in text
+    assert "ret-value" not in text
+
+
 def parents(spans: Mapping[str, list[Any]]) -> set[tuple[str, str]]:
     """Return the pairs of the names of a span and its parent."""
     names = {one.id: one.name for found in spans.values() for one in found}

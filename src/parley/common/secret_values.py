@@ -15,6 +15,9 @@ REDACTED: Final = "[redacted]"
 MIN_SECRET_CHARACTERS: Final = 8
 """The minimum length, in characters, of a value that is redacted. Shorter values may be parts of ordinary words."""
 
+NESTED_JSON: Final = 3
+"""The maximum number of times that a redacted value may be encoded as a JSON string."""
+
 _PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
 """The pattern of a URL with a password. It begins with `://` instead of with the scheme, so that the search takes
 linear time even in a long word.
@@ -32,12 +35,10 @@ class SecretValues:
         """The pattern that matches all values, created when the first text is redacted; None if there are no
         values.
         """
-        import json  # imported here, because most processes log nothing
-
         values = {
             value for value in (*_secrets_in(self._environ), *self._values) if len(value) >= MIN_SECRET_CHARACTERS
         }
-        spellings = values | {json.dumps(value)[1:-1] for value in values}
+        spellings = {spelling for value in values for spelling in _spellings(value)}
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
@@ -46,6 +47,20 @@ class SecretValues:
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
         return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text
+
+
+def _spellings(value: str) -> set[str]:
+    """Return a value unchanged, and as it is spelled in JSON and in JSON within JSON.
+
+    For example, the arguments of a tool call are JSON, and a line of the log contains them as a JSON string.
+    """
+    import json  # imported here, because most processes log nothing
+
+    found = newest = {value}
+    for _ in range(NESTED_JSON):
+        newest = {json.dumps(one, ensure_ascii=is_ascii)[1:-1] for one in newest for is_ascii in (True, False)}
+        found = found | newest
+    return found
 
 
 def shown_url(url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -80,6 +81,16 @@ def test_secret_values_are_redacted_longest_first() -> None:
     assert secrets.redact(text) == (
         "[redacted] [redacted] /usr/bin:/bin short [redacted] redis://u:[redacted]@host"
     )
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_a_secret_is_redacted_in_json_within_json(is_ascii: bool) -> None:
+    secret = 'pass"wörd\\with\nlines'
+    secrets = SecretValues({"A_SECRET": secret})
+    text = f"it is {secret}."
+    for _ in range(4):
+        assert secrets.redact(text).strip('\\"') == "it is [redacted]."
+        text = json.dumps(text, ensure_ascii=is_ascii)
 
 
 @pytest.mark.parametrize("text", ["a" * 1_000_000 + " x://y", "a://:" + "b" * 1_000_000, "a://:" * 200_000])
