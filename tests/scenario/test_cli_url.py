@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec import Raw, ValidationError
 from msgspec.structs import replace
 
 from kit.builders.images import PNG
@@ -21,10 +22,11 @@ from kit.system.certificates import make_certificate
 from kit.system.tmux import TMUX, Terminal
 from parley.app.http_choice import HttpChoice
 from parley.cli.main import COMMANDS, main
-from parley.client import connect
+from parley.client import UnreadableResult, connect
 from parley.server.prompts import _BY_NAME
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL
+from parley.wire.tools import PositionedEvent
 
 pytestmark = pytest.mark.child_process
 
@@ -76,6 +78,49 @@ async def test_a_prompt_of_the_server_attaches_no_image_of_the_user(
     sent = str(parley_model.requests[0].body)
     assert f"@{nothing}/private.png" in sent
     assert sent.count("data:image/png;base64,") == 1
+
+
+BAD_EVENT = b'{"type":"exec_command_output_delta","call_id":"c","stream":"x","chunk":"eA=="}'
+
+
+@pytest.mark.parametrize("command", ["show", "diff", "replay"])
+async def test_an_event_that_cannot_be_read_is_one_error(
+    server: HttpServer, nothing: Path, parley_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    parley_model.says("Done.")
+    async with connect(url=server.url, token=server.token) as client:
+        conversation = await client.create(cwd=nothing, model=MODEL)
+        await (await conversation.send("go")).result()
+    monkeypatch.setattr(
+        sys.modules["parley.server.tools.read"],
+        "_events",
+        lambda entry, *_, **__: iter([PositionedEvent(seq=entry.seq, msg=Raw(BAD_EVENT))]),
+    )
+    outcome = await run(nothing, command, conversation.id, "--url", server.url, token=server.token)
+
+    assert outcome.exit_code == 1
+    assert "the result of the server cannot be read" in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+async def test_a_stream_whose_snapshot_cannot_be_read_fails(
+    server: HttpServer, nothing: Path, parley_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parley_model.says("Done.")
+
+    def fail(encoded: bytes) -> None:
+        raise ValidationError("invalid event")
+
+    async with connect(url=server.url, token=server.token) as client:
+        conversation = await client.create(cwd=nothing, model=MODEL)
+        await (await conversation.send("go")).result()
+        with monkeypatch.context() as patched:
+            patched.setattr("parley.client.feeds.decode_event", fail)
+            with pytest.raises(UnreadableResult, match="invalid event"):
+                async with conversation.stream(after=0):
+                    pass
+        async with conversation.stream(after=0) as stream:
+            assert await anext(stream) is not None
 
 
 async def test_exec_and_ls_use_the_server_at_a_url_and_not_the_home(

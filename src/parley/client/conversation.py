@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, Unpack
 from uuid import uuid4
 
+import msgspec
 from msgspec import UnsetType
 
 from parley.client.connection import Connection
+from parley.client.errors import UnreadableResult
 from parley.client.feeds import Feeds
 from parley.client.options import SendOptions
 from parley.client.stream import Stream
@@ -157,15 +159,18 @@ class Conversation:
         found = await self._read("conversationRead", ConversationReadResult, timeout_seconds, **arguments)
         if before is None:
             self._feed.note(found.seq)
-        events = tuple(
-            ReadEvent(
-                one.seq,
-                decode_event(one.msg),
-                None if isinstance(one.offset, UnsetType) else one.offset,
-                None if isinstance(one.at, UnsetType) else one.at,
+        try:
+            events = tuple(
+                ReadEvent(
+                    one.seq,
+                    decode_event(one.msg),
+                    None if isinstance(one.offset, UnsetType) else one.offset,
+                    None if isinstance(one.at, UnsetType) else one.at,
+                )
+                for one in found.events
             )
-            for one in found.events
-        )
+        except msgspec.DecodeError as error:
+            raise UnreadableResult("conversationRead", str(error)) from None
         earlier = None if isinstance(found.before, UnsetType) else found.before
         return EventPage(events, found.open, found.seq, found.state, earlier)
 

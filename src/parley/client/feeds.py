@@ -368,10 +368,20 @@ class Feed:
         self._feeds.add(self)
 
     def receive_snapshot(self, state: InitialState) -> None:
-        events = [
-            StreamEvent(decode_event(one.msg), EventMeta() if isinstance(one.meta, UnsetType) else one.meta, False)
-            for one in state.initial_state.events
-        ]
+        try:
+            events = [
+                StreamEvent(
+                    decode_event(one.msg), EventMeta() if isinstance(one.meta, UnsetType) else one.meta, False
+                )
+                for one in state.initial_state.events
+            ]
+        except msgspec.DecodeError as error:
+            unreadable = UnreadableResult(TOOL, str(error))
+            if self._request is not None:
+                self._connection.cancel(self._request)
+            self._snapshot_due = False
+            self._end_readers(lambda reader: reader.fail(unreadable))
+            return
         if self._readers:
             for event in self._unseen(_after(events, self.seq or START)):
                 for reader in self._readers:

@@ -20,6 +20,7 @@ from parley.cli.ids import SHORT
 from parley.cli.runner import CommandFailed
 from parley.cli.settings import settings_loader
 from parley.client import events
+from parley.client.connection import read_result
 from parley.common.os_errors import os_detail
 from parley.wire.prompts import GetPromptParams, GetPromptResult
 from parley.wire.text import quoted, visible
@@ -32,6 +33,8 @@ screen.
 """
 
 NOT_SHOWN: Final = "changes by commands are not shown (`!git diff` shows them)"
+
+_prompt_decoder: Final = msgspec.json.Decoder(GetPromptResult)
 
 _STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
 
@@ -57,7 +60,7 @@ async def plan(context: ChatContext, task: str) -> None:
     """Show the agent's last plan. If `task` is not empty, ask the agent for a plan of this task instead."""
     if task:
         params = GetPromptParams(name="plan", arguments={"task": task})
-        result = msgspec.json.decode(await context.client.request(params.METHOD, params), type=GetPromptResult)
+        result = read_result(_prompt_decoder, await context.client.request(params.METHOD, params), params.METHOD)
         texts = [message.content.text for message in result.messages if hasattr(message.content, "text")]
         await context.send("".join(texts), written=task)  # the server wrote the rest of the text
         return
