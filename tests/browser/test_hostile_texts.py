@@ -34,6 +34,21 @@ MARKUP = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 
 ```
 """
 BIDI = "rm -rf /tmp/x \u202e# txt.elif a ylno\u202c \u2066\u200b\x07end"
+LIKE_HEADERS = """*** Begin Patch
+*** Update File: tool.py
+@@
+ import os
+-"\\n-- keep me"
++LIMIT = 10
++++ os.system("echo first")
+--- guard
++x = 1\r+++ os.system("echo second")
++y = 1\u2028--- os.system("echo third")
+ print("done")
+*** End Patch"""
+CHANGED = "tr:is(.add, .delete)"
+LINES = """rows => rows.map(row => [row.className, [...row.querySelector(".text").childNodes]
+    .filter(node => !node.matches?.("button, .sign")).map(node => node.textContent).join("")])"""
 ESCAPES = (
     r"printf '\033]0;title\007\033[31mred\033[0m \033[2J\033[10;10Hmoved "
     r"\033]8;;http://example.org\033\\link\033]8;;\033\\ "
@@ -80,6 +95,31 @@ async def test_the_command_to_approve_shows_every_character(
         await user.page.locator(".waiting-card").get_by_role("button", name="Deny", exact=True).click()
         await user.open(conversation)
         await user.sees("Denied by page")
+
+
+async def test_changed_lines_that_look_like_headers_are_shown(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    (server.work / "tool.py").write_text('import os\n"\\n-- keep me"\n-- guard\nprint("done")\n')
+    model.says(Call("apply_patch", {"input": LIKE_HEADERS}))
+    shown = [
+        ["delete", '"\\n-- keep me"'],
+        ["add", "LIMIT = 10"],
+        ["add", '++ os.system("echo first")'],
+        ["delete", "-- guard"],
+        ["add", 'x = 1⟨U+000D⟩+++ os.system("echo second")'],
+        ["add", 'y = 1⟨U+2028⟩--- os.system("echo third")'],
+    ]
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        await user.sees_state("Waiting for you")
+        assert sorted(await user.transcript.locator(CHANGED).evaluate_all(LINES)) == sorted(shown)
+        await expect(user.transcript.locator(".counts").first).to_have_text("+4−2")
+        await user.page.evaluate("location.hash = ''")
+        card = user.page.locator(".waiting-card").locator(CHANGED)
+        await card.first.wait_for()
+        assert sorted(await card.evaluate_all(LINES)) == sorted(shown)
 
 
 @pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])

@@ -257,12 +257,14 @@ class EventRenderer:
         if isinstance(change, str):
             return f"D {shown}"
         if not isinstance(change.add, UnsetType):
-            return f"A {shown} +{len(change.add.content.splitlines())}"
+            content = change.add.content
+            count = len(content.removesuffix("\n").split("\n")) if content else 0
+            return f"A {shown} +{count}"
         if isinstance(change.update, UnsetType):
             return f"? {shown}"
-        lines = change.update.unified_diff.splitlines()
-        added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
-        removed = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
+        lines = change.update.unified_diff.split("\n")  # hunks without file headers
+        added = sum(line.startswith("+") for line in lines)
+        removed = sum(line.startswith("-") for line in lines)
         target = change.update.move_path
         moved = "" if target is None else f" -> {self._short(target)}"
         return f"{'M' if target is None else 'R'} {shown}{moved} +{added} -{removed}"

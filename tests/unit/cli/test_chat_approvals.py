@@ -179,7 +179,7 @@ def test_a_long_line_does_not_continue_at_the_left_margin() -> None:
 
 def test_all_files_of_a_patch_are_shown_with_their_changes() -> None:
     changes: dict[str, FileChange] = {
-        "/p/new": OtherChange(add=AddedFile(content="x\n")),
+        "/p/new": OtherChange(add=AddedFile(content="x\ry\n")),
         "/p/old": OtherChange(update=UpdatedFile(unified_diff="@@ -1 +1 @@\n-a\n+b\x1b\n", move_path="/p/moved")),
         "/p/gone": "delete",
     }
@@ -188,7 +188,7 @@ def test_all_files_of_a_patch_are_shown_with_their_changes() -> None:
     assert request_lines(request, colour=False) == [
         "The agent asks to change 3 files:",
         "  add /p/new",
-        "  +x",
+        "  +x\\ry",
         "  move /p/old to /p/moved",
         "  @@ -1 +1 @@",
         "  -a",

@@ -55,9 +55,10 @@ def updated(diff: str, *, move_path: str | None = None) -> events.FileChange:
 
 def test_a_turn_reads_as_the_work_that_was_done() -> None:
     changes: dict[str, events.FileChange] = {
-        "/project/new.py": events.OtherChange(add=events.AddedFile(content="a\nb\n")),
+        "/project/new.py": events.OtherChange(add=events.AddedFile(content="a\nb\rB\n")),
         "/project/src/old.py": updated("@@ -1,2 +1,3 @@\n a\n-b\n+B\n+C\n"),
         "/project/name.py": updated("", move_path="/project/other.py"),
+        "/project/marks.sql": updated("@@ -1,2 +1,2 @@\n--- guard\n+++ x\r+++ y\u2028+++ z\n same\n"),
         "/elsewhere/gone.py": "delete",
     }
     turn = [
@@ -90,6 +91,7 @@ def test_a_turn_reads_as_the_work_that_was_done() -> None:
         "  A new.py +2",
         "  M src/old.py +2 -1",
         "  R name.py -> other.py +0 -0",
+        "  M marks.sql +1 -1",
         "  D /elsewhere/gone.py",
         "Fixed.",
         "tokens: 1,200 input, 30 output",

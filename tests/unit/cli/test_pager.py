@@ -19,6 +19,12 @@ def test_the_lines_of_a_diff_have_styles_and_no_control_characters() -> None:
     assert as_rich_text([StyledLine("red", "-old"), StyledLine("", " same")]).plain == "-old\n same"
 
 
+def test_changed_lines_that_look_like_headers_are_styled_as_changes() -> None:
+    diff = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n--- guard\n+++ x\n"
+
+    assert [style for style, _ in diff_lines(diff)] == ["", "bold", "bold", "cyan", "red", "green"]
+
+
 def test_long_and_wide_lines_continue_in_the_next_row() -> None:
     lines = [StyledLine("red", "abcdefg"), StyledLine("", "日本語x"), StyledLine("", "")]
 

@@ -65,5 +65,6 @@ def _title(path: str, change: events.FileChange) -> str:
 
 def _diff(change: events.OtherChange) -> str:
     if not isinstance(change.add, UnsetType):
-        return "".join(f"+{line}\n" for line in change.add.content.splitlines())
+        content = change.add.content
+        return "".join(f"+{line}\n" for line in content.removesuffix("\n").split("\n")) if content else ""
     return "" if isinstance(change.update, UnsetType) else change.update.unified_diff

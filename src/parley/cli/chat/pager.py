@@ -16,8 +16,8 @@ __all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages", "wrapped"]
 
 TAB: Final = "    "
 
-_STYLES: Final = {"+++": "bold", "---": "bold", "+": "green", "-": "red", "@": "cyan"}
-"""The style of a line of a diff, keyed by the first characters of the line."""
+_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
+"""The style of a line of a hunk, keyed by the first character of the line."""
 
 _CLASSES: Final = {"": "", "bold": "bold", "green": "fg:ansigreen", "red": "fg:ansired", "cyan": "fg:ansicyan"}
 """The prompt_toolkit definitions of the styles, keyed by the style of a line."""
@@ -32,8 +32,11 @@ class StyledLine(NamedTuple):
 
 def diff_lines(diff: str) -> Iterator[StyledLine]:
     """Yield the lines of a unified diff with their styles."""
+    is_in_hunk = False
     for line in diff.removesuffix("\n").split("\n"):
-        style = _STYLES.get(line[:3]) or _STYLES.get(line[:1]) or ""
+        is_in_hunk = not line.startswith("diff --git ") and (is_in_hunk or line.startswith("@@"))
+        is_header = not is_in_hunk and line.startswith(("--- ", "+++ "))
+        style = "bold" if is_header else _STYLES.get(line[:1], "")
         yield StyledLine(style, visible(line.removesuffix("\r").replace("\t", TAB)))
 
 

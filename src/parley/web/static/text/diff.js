@@ -1,5 +1,7 @@
 /**
- * Reads unified diffs and finds the words that differ between two lines.
+ * Reads unified diffs and finds the words that differ between two lines. Only a line feed ends a line of a diff: a carriage
+ * return and U+2028 are characters of the line. Inside a hunk, a line that begins with `+++ ` or `--- ` is an added or
+ * deleted line.
  */
 
 /**
@@ -49,7 +51,7 @@ export function readDiff(text) {
       }
       continue
     }
-    const header = /^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)$/.exec(line)
+    const header = /^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@/.exec(line)
     if (header) {
       if (!file) begin()
       oldLine = Number(header[1])
@@ -117,7 +119,7 @@ export function diffsOfChanges(changes) {
       file.added = lines.length
       file.hunks = [{ header: "", lines: lines.map((/** @type {string} */ text, /** @type {number} */ index) => ({ kind: /** @type {const} */ ("add"), text, old: null, new: index + 1 })) }]
     } else if (change.update) {
-      const read = readDiff(`--- ${path}\n+++ ${path}\n${change.update.unified_diff.replace(/^(---|\+\+\+) .*\n/gm, "")}`)
+      const read = readDiff(`--- a\n+++ a\n${change.update.unified_diff}`) // the server sends hunks without file headers
       const found = read[0]
       if (found) Object.assign(file, { hunks: found.hunks, added: found.added, deleted: found.deleted })
       if (change.update.move_path) Object.assign(file, { kind: "move", from: path, path: change.update.move_path })
