@@ -49,6 +49,23 @@ export function fill(element, ...children) {
   element.replaceChildren(fragment)
 }
 
+/**
+ * Make `nodes` the children of an element. Children that stay in order are not moved, so that they keep the focus.
+ * @param {Element} element
+ * @param {Node[]} nodes
+ */
+export function arrange(element, nodes) {
+  for (const child of [...element.childNodes]) if (!nodes.includes(child)) child.remove()
+  nodes.forEach((node, index) => {
+    if (element.childNodes[index] !== node) element.insertBefore(node, element.childNodes[index] ?? null)
+  })
+}
+
+/** Return whether an element receives the letters that the user types. @param {EventTarget | null} element */
+export function isTextField(element) {
+  return element instanceof HTMLElement && (/^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName) || element.isContentEditable)
+}
+
 const PATHS = {
   send: "M4 12l16-8-5 16-3-7-8-1z",
   stop: "M7 7h10v10H7z",

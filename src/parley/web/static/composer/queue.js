@@ -1,6 +1,6 @@
 /** The queued messages, which wait for the end of the running turn. The user can edit and remove them. */
 
-import { fill, h, iconButton } from "../dom.js"
+import { arrange, fill, h, iconButton } from "../dom.js"
 
 /** @typedef {import("../protocol/connection.js").Connection} Connection */
 
@@ -14,7 +14,9 @@ export class Queue {
     this.connection = connection
     this.conversation = conversation
     this.onProblem = onProblem
-    this.node = h("section", { class: "queue", hidden: true, "aria-label": "Queued messages" })
+    this.head = h("div", { class: "queue-head" })
+    this.rows = h("ol", null)
+    this.node = h("section", { class: "queue", hidden: true, "aria-label": "Queued messages" }, this.head, this.rows)
     /** @private */
     this.drawn = ""
   }
@@ -51,15 +53,12 @@ export class Queue {
     const may = this.connection.may("queueEdit")
     this.node.hidden = messages.length === 0
     fill(
-      this.node,
-      h(
-        "div",
-        { class: "queue-head" },
-        h("p", { class: "queue-title" }, paused ? "Queue, paused" : "Queue"),
-        paused && may && h("button", { type: "button", class: "button small", onclick: () => void this.run("queueResume", {}) }, "Resume"),
-      ),
-      h("ol", null, ...messages.map((message) => this.row(message, may))),
+      this.head,
+      h("p", { class: "queue-title" }, paused ? "Queue, paused" : "Queue"),
+      paused && may && h("button", { type: "button", class: "button small", onclick: () => void this.run("queueResume", {}) }, "Resume"),
     )
+    const edited = [...this.rows.children].filter((row) => row.querySelector("textarea")) // these rows keep the text and the focus
+    arrange(this.rows, messages.map((message) => edited.find((row) => row.getAttribute("data-message") === message.message_id) ?? this.row(message, may)))
   }
 
   /**
@@ -81,8 +80,10 @@ export class Queue {
     const edit = () => {
       const area = h("textarea", { rows: 2, "aria-label": "Queued message" })
       area.value = text
-      const save = () =>
+      const save = () => {
+        row.removeAttribute("data-message") // the next drawing replaces the row
         void this.run("queueEdit", { message_id: message.message_id, content: [...(area.value ? [{ type: "text", text: area.value }] : []), ...others] })
+      }
       area.addEventListener("keydown", (event) => {
         if (event.key === "Escape") {
           event.stopPropagation()

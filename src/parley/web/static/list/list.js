@@ -3,7 +3,7 @@
  * follow, grouped by directory.
  */
 
-import { fill, h, iconButton } from "../dom.js"
+import { arrange, fill, h, iconButton, isTextField } from "../dom.js"
 import { stateOf } from "../state/list.js"
 import { visibleText } from "../text/visible.js"
 
@@ -43,6 +43,7 @@ export class ListView {
     )
     this.createButton = iconButton("plus", "New conversation", handlers.create, { class: "icon-button new" })
     this.waiting = h("section", { class: "waiting", "aria-label": "Waiting for you", hidden: true })
+    this.waitingTitle = h("h2", null, "Waiting for you")
     this.groups = h("div", { class: "groups" })
     this.found = h("section", { class: "found", "aria-label": "Messages found", hidden: true })
     this.node = h(
@@ -138,7 +139,7 @@ export class ListView {
       ids.add(id)
       const key = `${one.title}:${one.conversation_id === this.current}`
       let card = this.cards.get(id)
-      if (!card || card.key !== key) {
+      if (!card || (card.key !== key && !(isTextField(document.activeElement) && card.node.contains(document.activeElement)))) {
         card = { key, node: create(one, this.handlers, { canAnswer: this.connection.may("approvalAnswer"), isCurrent: one.conversation_id === this.current }) }
         this.cards.set(id, card)
       }
@@ -146,9 +147,7 @@ export class ListView {
     })
     for (const id of this.cards.keys()) if (!ids.has(id)) this.cards.delete(id)
     this.waiting.hidden = nodes.length === 0
-    const shown = [...this.waiting.children].slice(1)
-    if (shown.length === nodes.length && shown.every((node, index) => node === nodes[index])) return
-    fill(this.waiting, h("h2", null, "Waiting for you"), ...nodes)
+    arrange(this.waiting, [this.waitingTitle, ...nodes])
   }
 
   /** @private @param {string} cwd @param {Entry[]} entries */

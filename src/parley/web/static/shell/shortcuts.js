@@ -1,19 +1,42 @@
 /** The keyboard shortcuts of the page. Keys without a modifier work only outside text fields. */
 
+import { isTextField } from "../dom.js"
 import { announce } from "./announce.js"
 
 const ROUNDING_PIXELS = 1
+const TYPING_MS = 1500
+/**
+ * The time in milliseconds during which a key is ignored after the text field in which the user typed has disappeared or has
+ * lost the focus. The user still types then, and the letters must not act as shortcuts.
+ */
 
 /**
  * @param {{ screen: () => import("./screen.js").Screen | null, list: import("../list/list.js").ListView,
  *   isBusy: () => boolean, create: () => void, showKeys: () => void, close: () => void }} parts
  */
 export function installShortcuts({ screen, list, isBusy, create, close, showKeys }) {
+  let typed = -Infinity // the time of the last key in a text field; -Infinity if the user has left the field
+  for (const type of ["keydown", "pointerdown", "focusin"]) {
+    const watch = (/** @type {Event} */ event) => {
+      const isLeaving = event instanceof KeyboardEvent && /^(Escape|Tab)$/.test(event.key)
+      if (isTextField(event.target)) typed = isLeaving ? -Infinity : performance.now()
+      else if (type === "pointerdown") typed = -Infinity
+    }
+    window.addEventListener(type, watch, true)
+  }
   document.addEventListener("keydown", (event) => {
+    if (isTextField(event.target)) {
+      // A key that has sent the text or moved the focus ends the typing.
+      if (document.activeElement !== event.target || (event.key === "Enter" && (event.defaultPrevented || event.target instanceof HTMLInputElement))) typed = -Infinity
+      return
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return
     if (isBusy() || document.querySelector("dialog[open]")) return // the key is meant for the dialog
-    const target = /** @type {HTMLElement} */ (event.target)
-    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.isContentEditable) return
+    if (performance.now() - typed < TYPING_MS) {
+      typed = performance.now()
+      if (event.key.length === 1) event.preventDefault()
+      return
+    }
     const run = action(event.key)
     if (!run) return
     event.preventDefault()

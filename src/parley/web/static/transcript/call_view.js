@@ -3,7 +3,7 @@
  * details are created when the frame is opened.
  */
 
-import { h } from "../dom.js"
+import { h, isTextField } from "../dom.js"
 
 const STATE_NAMES = /** @type {Record<string, string>} */ ({
   asking: "Waiting for you",
@@ -31,8 +31,9 @@ export class CallView {
     this.node.addEventListener("toggle", () => this.node.open && onOpen())
   }
 
-  /** Open or close the frame, unless the user has already opened or closed it. @param {boolean} open */
+  /** Open or close the frame, unless the user has already opened or closed it, or is typing in it. @param {boolean} open */
   setOpen(open) {
+    if (!open && isTextField(document.activeElement) && this.body.contains(document.activeElement)) return
     if (!this.chosen && this.node.open !== open) this.node.open = open
   }
 

@@ -22,12 +22,14 @@ export class Changes {
     this.turns = turns
     this.isComplete = isComplete
     this.context = context
-    this.choice = h("select", { "aria-label": "Turn", onchange: () => this.draw() })
+    this.choice = h("select", { "aria-label": "Turn", onchange: () => this.draw(true) })
     this.total = h("span", { class: "total" })
     this.files = h("div", { class: "files" })
     this.node = h("div", { class: "changes", hidden: true, tabindex: 0, role: "region", "aria-label": "Changes" }, h("div", { class: "changes-head" }, this.choice, this.total), this.files)
     /** @private */
     this.drawn = ""
+    /** @private draws the changes after the user has written a comment */
+    this.written = new MutationObserver(() => this.update())
   }
 
   /** Draw the changes of the chosen turn if the view is visible. */
@@ -52,13 +54,18 @@ export class Changes {
     return this.choice.dataset.chosen === undefined
   }
 
-  /** @private */
-  draw() {
+  /** @private @param {boolean} [isChosen] true if the user has chosen the turn */
+  draw(isChosen = false) {
     if (document.activeElement === this.choice) this.choice.dataset.chosen = ""
     const isAll = this.choice.value === ALL
     const shown = this.turns().filter((turn) => turn.diff && (isAll || String(turn.seq) === this.choice.value))
     const key = shown.map((turn) => `${turn.seq}:${turn.diff.length}:${turn.diff.slice(-200)}`).join("\n") || "none"
     if (key === this.drawn) return
+    if (!isChosen && this.files.querySelector("textarea")) {
+      this.written.observe(this.files, { childList: true, subtree: true }) // a comment is being written
+      return
+    }
+    this.written.disconnect()
     this.drawn = key
     const comments = isAll ? null : this.context.comments()
     const sum = { added: 0, deleted: 0 }

@@ -50,7 +50,7 @@ export class PatchView {
     fill(frame.status, item.state === "asking" && h("span", null, "Waiting for you"), counts(total))
     frame.setOpen(item.state === "asking" || failed || total.added + total.deleted <= MAX_OPEN_LINES)
     if (!frame.node.open) return
-    if (this.drawn !== item.changes) {
+    if (this.drawn !== item.changes && JSON.stringify(this.drawn) !== JSON.stringify(item.changes)) {
       this.drawn = item.changes
       fill(this.files, ...files.map((file) => fileDiff(file, { comments: context.comments(), cwd: context.cwd() })))
       fill(this.reason, item.reason && h("q", { class: "reason", dir: "auto" }, ...visible(item.reason)))
