@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from playwright.async_api import Browser, expect
 
@@ -95,6 +97,34 @@ async def test_a_key_shows_an_approval_that_is_not_in_view_and_does_not_answer_i
         await user.sees("finished")
 
     assert (server.work / "made").exists()
+
+
+@pytest.mark.long
+async def test_a_held_key_answers_only_one_approval(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(sh("first", "touch first"))
+    model.says(sh("second", "touch second"))
+    model.says("finished")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        approve = user.transcript.locator("[data-key=a]")
+        await expect(approve).to_be_enabled()
+        await user.message.press("Escape")
+        await user.page.keyboard.down("a")
+        await user.sees("touch second")
+        for _ in range(30):
+            await user.page.keyboard.down("a")
+            await asyncio.sleep(0.03)
+        await user.page.keyboard.up("a")
+        await expect(approve).to_be_enabled()
+        await user.sees_state("Waiting for you")
+        assert not (server.work / "second").exists()
+        await user.page.keyboard.press("a")
+        await user.sees("finished")
+
+    assert (server.work / "second").exists()
 
 
 @pytest.mark.long

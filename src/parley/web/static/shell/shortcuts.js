@@ -40,6 +40,7 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
     const run = action(event.key)
     if (!run) return
     event.preventDefault()
+    if (event.repeat && !/^[jk]$/.test(event.key)) return // a held key must not answer one request after another
     run()
   })
 
