@@ -100,6 +100,58 @@ async def test_a_key_shows_an_approval_that_is_not_in_view_and_does_not_answer_i
 
 
 @pytest.mark.long
+async def test_keys_answer_the_open_request_and_not_a_denied_or_a_folded_one(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    patch = "*** Begin Patch\n*** Add File: denied.py\n+x = 1\n*** End Patch"
+    model.says(sh("first", "touch first"), Call("apply_patch", {"input": patch}, "second"))
+    model.says(sh("third", "touch third"))
+    model.says("finished")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        asking = user.transcript.locator(".call[data-state=asking]")
+        for shown in ("touch first", "denied.py"):
+            await expect(asking).to_contain_text(shown)
+            if shown == "denied.py":
+                await asking.locator("summary").first.click()
+                await asking.locator("summary").first.click()
+            await asking.get_by_role("button", name="Deny", exact=True).click()
+        await expect(asking).to_contain_text("touch third")
+        await expect(user.transcript.locator(".approval-buttons")).to_have_count(1)
+        await expect(asking.locator("[data-key=a]")).to_be_enabled()
+
+        await asking.locator("summary").click()
+        await user.message.press("Escape")
+        await user.page.keyboard.press("a")
+        await expect(asking.locator("pre.command-text")).to_be_in_viewport(ratio=1)
+        await user.sees_state("Waiting for you")
+        assert not (server.work / "third").exists()
+        await user.page.keyboard.press("a")
+        await user.sees("finished")
+
+    assert sorted(path.name for path in server.work.iterdir()) == ["third"]
+
+
+@pytest.mark.long
+async def test_the_click_that_brings_the_page_to_the_front_answers_nothing(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(sh("call", "touch made"))
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        approve = user.transcript.locator("[data-key=a]")
+        for target, event in (("window", "focus"), ("document", "visibilitychange")):
+            await expect(approve).to_be_enabled()
+            is_disabled = f"button => {{ {target}.dispatchEvent(new Event('{event}')); return button.disabled }}"
+            assert await approve.evaluate(is_disabled)
+        await expect(approve).to_be_enabled()
+        await approve.click()
+        await expect(user.transcript.locator(".exit")).to_have_text("exit 0")
+
+
+@pytest.mark.long
 async def test_a_held_key_answers_only_one_approval(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:

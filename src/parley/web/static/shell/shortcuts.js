@@ -86,13 +86,13 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
 
   /** Press the button that has the shortcut `key`, of the focused approval or of the approval in the open conversation. @param {string} key */
   function answer(key) {
-    const card = document.activeElement?.closest(".waiting-card")
-    const buttons = card?.querySelector(".approval-buttons") ?? screen()?.transcript.approvalNode()
-    if (!buttons) return
-    const request = card ?? buttons.closest(".call")
-    if (!request) return
+    const focused = document.activeElement?.closest(".waiting-card")?.querySelector(".approval-buttons")
+    const buttons = focused ?? screen()?.transcript.approvalNode()
+    const request = buttons?.closest(".waiting-card, .call")
+    if (!buttons || !request) return
     if (!isInView(request, buttons)) {
-      if (!card) screen()?.show("transcript")
+      if (!focused) screen()?.show("transcript")
+      if (request instanceof HTMLDetailsElement) request.open = true
       request.scrollIntoView({ block: "nearest" })
       if (!isInView(buttons)) buttons.scrollIntoView({ block: "nearest" })
       announce(`Press ${key} again to answer.`) // a key must not answer a request that is not visible
@@ -104,12 +104,13 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
 }
 
 /**
- * Return whether an approval request and its buttons are completely visible. If the request is higher than the visible
+ * Return whether an approval request is open and it and its buttons are completely visible. If the request is higher than the visible
  * area, only the buttons must be visible.
  * @param {Element} request
  * @param {Element} [buttons]
  */
 function isInView(request, buttons = request) {
+  if (request instanceof HTMLDetailsElement && !request.open) return false
   const views = [document.documentElement, ...[".scroller", ".waiting", ".list-scroll"].map((view) => request.closest(view))].filter((view) => view !== null)
   return views.every((view) => {
     const area = view.getBoundingClientRect()

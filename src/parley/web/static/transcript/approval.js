@@ -13,7 +13,7 @@ import { h } from "../dom.js"
 const REST_MS = 350
 /**
  * The time in milliseconds during which the buttons of a new request are disabled, so that a tap on an element that the
- * request has displaced does not answer the request.
+ * request has displaced does not answer the request. The time begins again when the window or the tab comes to the front.
  */
 
 /**
@@ -28,14 +28,16 @@ export function approvalButtons(approval, answer, { canAnswer }) {
   const reason = h("input", { type: "text", maxlength: 2000, "aria-label": "Reason for the agent", placeholder: "Reason for the agent" })
   /** @param {string} decision @param {string} [text] */
   const decide = async (decision, text) => {
-    setDisabled(true)
+    isAnswering = true
+    draw()
     problem.hidden = true
     try {
       await answer(approval, decision, text)
     } catch (error) {
       problem.textContent = /** @type {Error} */ (error).message
       problem.hidden = false
-      setDisabled(false)
+      isAnswering = false
+      draw()
     }
   }
   const session =
@@ -78,14 +80,30 @@ export function approvalButtons(approval, answer, { canAnswer }) {
     h("button", { type: "button", class: "button", "data-key": "d", onclick: () => decide("denied") }, no),
     approval.kind !== "limit" && open,
   )
-  /** @param {boolean} disabled */
-  const setDisabled = (disabled) => {
-    for (const button of row.querySelectorAll("button")) button.disabled = disabled
+  let isAnswering = false
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let rest
+  const draw = () => {
+    for (const button of row.querySelectorAll("button")) button.disabled = isAnswering || rest !== undefined
   }
-  setDisabled(true)
-  setTimeout(() => setDisabled(false), REST_MS)
-  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id }, outside, row, withReason, problem)
+  const begin = () => {
+    clearTimeout(rest)
+    rest = setTimeout(() => {
+      rest = undefined
+      draw()
+    }, REST_MS)
+    draw()
+  }
+  begin()
+  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id, onrest: begin }, outside, row, withReason, problem)
 }
+
+/** Disable all buttons for a moment: a click that brings the page to the front must not answer a request. */
+function restAll() {
+  for (const buttons of document.querySelectorAll(".approval-buttons")) buttons.dispatchEvent(new Event("rest"))
+}
+window.addEventListener("focus", restAll)
+document.addEventListener("visibilitychange", restAll)
 
 /** Describe how an approval was settled. @param {import("../state/items.js").Settlement} settlement */
 export function settlementText({ decision, principal, by, reason }) {

@@ -43,9 +43,8 @@ export class CommandView {
     this.describe()
     frame.setOpen(item.state === "asking" || item.state === "running" || failed)
     fill(frame.status, ...this.statusText())
-    if (!frame.node.open) return
-    this.drawApproval()
-    this.drawOutput()
+    this.drawApproval() // also if the frame is closed: the buttons of a settled request must disappear
+    if (frame.node.open) this.drawOutput()
   }
 
   /** @private */

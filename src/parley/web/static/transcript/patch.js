@@ -49,21 +49,26 @@ export class PatchView {
     fill(frame.label, `${verb} `, h("code", { dir: "ltr" }, ...visible(names[0] ?? "nothing")), names.length > 1 && ` and ${names.length - 1} more`)
     fill(frame.status, item.state === "asking" && h("span", null, "Waiting for you"), counts(total))
     frame.setOpen(item.state === "asking" || failed || total.added + total.deleted <= MAX_OPEN_LINES)
+    this.drawApproval() // also if the frame is closed: the buttons of a settled request must disappear
     if (!frame.node.open) return
     if (this.drawn !== item.changes && JSON.stringify(this.drawn) !== JSON.stringify(item.changes)) {
       this.drawn = item.changes
       fill(this.files, ...files.map((file) => fileDiff(file, { comments: context.comments(), cwd: context.cwd() })))
       fill(this.reason, item.reason && h("q", { class: "reason", dir: "auto" }, ...visible(item.reason)))
     }
+    this.problem.hidden = !item.message
+    this.problem.textContent = (item.message ?? "").slice(0, 4000)
+  }
+
+  /** @private */
+  drawApproval() {
+    const { item, context } = this
     const approval = context.approval()
     const isAsking = item.state === "asking" && approval?.call_id === item.callId
     const key = isAsking ? approval.approval_id : item.settlement ? "settled" : ""
-    if (this.ask.dataset.key !== key) {
-      this.ask.dataset.key = key
-      if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
-      else if (item.settlement) fill(this.ask, h("p", { class: "settled" }, ...visible(settlementText(item.settlement))))
-    }
-    this.problem.hidden = !item.message
-    this.problem.textContent = (item.message ?? "").slice(0, 4000)
+    if (this.ask.dataset.key === key) return
+    this.ask.dataset.key = key
+    if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
+    else fill(this.ask, item.settlement && h("p", { class: "settled" }, ...visible(settlementText(item.settlement))))
   }
 }

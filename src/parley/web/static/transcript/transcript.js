@@ -366,7 +366,8 @@ export class Transcript {
 
   /** Return the element with the buttons of the open approval; null if no approval is open. */
   approvalNode() {
-    return /** @type {HTMLElement | null} */ (this.turns.querySelector(".turn:not([hidden]) .approval-buttons"))
+    const id = this.context.approval()?.approval_id
+    return id ? /** @type {HTMLElement | null} */ (this.turns.querySelector(`.turn:not([hidden]) [data-approval="${CSS.escape(id)}"]`)) : null
   }
 }
 
