@@ -122,6 +122,39 @@ async def test_changed_lines_that_look_like_headers_are_shown(
         assert sorted(await card.evaluate_all(LINES)) == sorted(shown)
 
 
+@pytest.mark.parametrize("kind", ["line", "lines"])
+async def test_a_change_is_approved_after_all_of_it_was_shown(
+    browser: Browser, server: HttpServer, model: ScriptedModel, kind: str
+) -> None:
+    rest = "x" * 3_100 if kind == "line" else "\n+x = 1" * 450
+    model.says(Call("apply_patch", {"input": f"*** Begin Patch\n*** Add File: a.py\n+{rest}; last\n*** End Patch"}))
+    model.says("finished")
+    async with open_page(browser, server, **DESKTOP) as user:
+        conversation = await user.start_conversation()
+        await user.send("go")
+        card, call = user.page.locator(".waiting-card"), user.transcript.locator(".call")
+        for view in (call, card):
+            if view is card:
+                await user.page.evaluate("location.hash = ''")
+            await expect(view.locator("[data-key=d]")).to_be_enabled()
+            for key in ("a", "s"):
+                for button in await view.locator(f"[data-key={key}]").all():
+                    await expect(button).to_be_disabled()
+            await expect(view.get_by_text("Show all of it before you approve it.")).to_be_visible()
+            if kind == "lines":
+                await view.locator(".file > summary").click()
+                await expect(view.locator("[data-key=a]")).to_be_disabled()
+            await view.locator(".more", has_text="Show").last.click()
+            await expect(view).to_contain_text("; last")
+            await expect(view.locator("[data-key=a]")).to_be_enabled()
+            await expect(view.get_by_text("Show all of it before you approve it.")).to_be_hidden()
+        await card.locator("[data-key=a]").click()
+        await user.open(conversation)
+        await user.sees("finished")
+
+    assert (server.work / "a.py").read_text().endswith("; last\n")
+
+
 @pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])
 async def test_only_the_server_says_that_a_command_leaves_the_sandbox(
     browser: Browser, server: HttpServer, model: ScriptedModel, sandbox: str

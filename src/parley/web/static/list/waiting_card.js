@@ -13,6 +13,7 @@ import { commandText, visible, visibleText } from "../text/visible.js"
  */
 export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
   const { approval } = attention
+  const shown = approval && !isCurrent ? subject(approval, attention.cwd) : undefined
   return h(
     "article",
     { class: isCurrent ? "waiting-card current" : "waiting-card", "aria-label": visibleText(attention.title) || "New conversation" },
@@ -22,8 +23,8 @@ export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
       h("span", { class: "state-dot waiting", role: "img", "aria-label": "Waiting for you" }),
       h("span", { class: "title", dir: "auto" }, visibleText(attention.title) || "New conversation"),
     ),
-    approval && !isCurrent && subject(approval, attention.cwd),
-    approval && !isCurrent && approvalButtons(approval, handlers.answer, { canAnswer }),
+    shown,
+    shown && approval && approvalButtons(approval, handlers.answer, { canAnswer, subject: shown }),
     isCurrent && h("p", { class: "hint" }, "Shown in the conversation."),
   )
 }

@@ -12,13 +12,14 @@ const NEXT_CHARACTERS = 100_000
  * @param {HTMLElement} element
  * @param {string} text
  * @param {(text: string) => (Node | string)[]} [render]
+ * @param {number} [first] the number of characters of the first part
  */
-export function fillLong(element, text, render = (part) => [part]) {
-  if (text.length <= FIRST_CHARACTERS * 1.5) {
+export function fillLong(element, text, render = (part) => [part], first = FIRST_CHARACTERS) {
+  if (text.length <= first * 1.5) {
     element.replaceChildren(...render(text))
     return
   }
-  let shown = boundary(text, FIRST_CHARACTERS)
+  let shown = boundary(text, first)
   const more = h("button", { type: "button", class: "more", onclick: () => show() })
   const label = () => {
     more.textContent = `Show more (${readableSize(text.length - shown)} left)`

@@ -10,6 +10,9 @@ import { h } from "../dom.js"
  * @typedef {(approval: Approval, decision: string, reason?: string) => Promise<void>} Answer
  */
 
+/** The buttons that show a hidden part of an action, and files of a patch that have not been opened. */
+const HIDDEN_PARTS = ".more, .file-body:empty"
+
 const REST_MS = 350
 /**
  * The time in milliseconds during which the buttons of a new request are disabled, so that a tap on an element that the
@@ -19,9 +22,10 @@ const REST_MS = 350
 /**
  * @param {Approval} approval
  * @param {Answer} answer
- * @param {{ canAnswer: boolean }} options
+ * @param {{ canAnswer: boolean, subject?: Element }} options `subject` is the element that shows the action. While a part of
+ *   it is hidden, the action cannot be approved.
  */
-export function approvalButtons(approval, answer, { canAnswer }) {
+export function approvalButtons(approval, answer, { canAnswer, subject }) {
   const outside = approval.leaves_sandbox && h("p", { class: "hint outside" }, approval.kind === "patch" ? "Applied outside the sandbox" : "Runs outside the sandbox")
   if (!canAnswer) return h("div", null, outside, h("p", { class: "hint" }, "Waiting for a person who may approve this."))
   const problem = h("p", { class: "problem", role: "alert", hidden: true })
@@ -83,9 +87,14 @@ export function approvalButtons(approval, answer, { canAnswer }) {
   let isAnswering = false
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let rest
+  const hint = h("p", { class: "hint" }, "Show all of it before you approve it.")
   const draw = () => {
-    for (const button of row.querySelectorAll("button")) button.disabled = isAnswering || rest !== undefined
+    const isHidden = !!subject?.querySelector(HIDDEN_PARTS)
+    hint.hidden = !isHidden
+    for (const button of row.querySelectorAll("button"))
+      button.disabled = isAnswering || rest !== undefined || (isHidden && /^[as]$/.test(button.dataset.key ?? ""))
   }
+  if (subject) new MutationObserver(draw).observe(subject, { childList: true, subtree: true })
   const begin = () => {
     clearTimeout(rest)
     rest = setTimeout(() => {
@@ -95,7 +104,7 @@ export function approvalButtons(approval, answer, { canAnswer }) {
     draw()
   }
   begin()
-  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id, onrest: begin }, outside, row, withReason, problem)
+  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id, onrest: begin }, outside, hint, row, withReason, problem)
 }
 
 /** Disable all buttons for a moment: a click that brings the page to the front must not answer a request. */

@@ -4,6 +4,7 @@
 
 import { h } from "../dom.js"
 import { compareWords } from "../text/diff.js"
+import { fillLong } from "../text/long_text.js"
 import { visible } from "../text/visible.js"
 
 /**
@@ -148,9 +149,7 @@ const SIGNS = { add: "+", delete: "−", same: " ", note: "" }
 function lineRow(line, file, comments) {
   const text = line.parts
     ? line.parts.map(({ text: part, changed }) => (changed ? h("mark", null, ...visible(part)) : visible(part))).flat()
-    : visible(line.text.slice(0, MAX_LINE))
-  if (line.text.length > MAX_LINE && !line.parts)
-    text.push(h("span", { class: "gap" }, ` … ${(line.text.length - MAX_LINE).toLocaleString()} more characters`))
+    : longLine(line.text)
   const number = line.new ?? line.old
   const canComment = comments && number !== null
   const row = h(
@@ -222,6 +221,14 @@ function lineRow(line, file, comments) {
     }
   }
   return rows
+}
+
+/** @param {string} text */
+function longLine(text) {
+  if (text.length <= MAX_LINE) return visible(text)
+  const line = h("span", null)
+  fillLong(line, text, visible, MAX_LINE)
+  return [line]
 }
 
 /**

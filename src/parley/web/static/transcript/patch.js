@@ -68,7 +68,7 @@ export class PatchView {
     const key = isAsking ? approval.approval_id : item.settlement ? "settled" : ""
     if (this.ask.dataset.key === key) return
     this.ask.dataset.key = key
-    if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
+    if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer(), subject: this.files }))
     else fill(this.ask, item.settlement && h("p", { class: "settled" }, ...visible(settlementText(item.settlement))))
   }
 }
