@@ -55,6 +55,14 @@ ESCAPES = (
     r"\n 10%%\r100%%\n<b>&amp;\n'"
 )
 
+FAIL = """
+const matchAll = String.prototype.matchAll
+String.prototype.matchAll = function (pattern) {
+    if (this.includes("BROKEN")) throw new Error("broken")
+    return matchAll.call(this, pattern)
+}
+"""
+
 
 async def test_markup_and_links_are_text(browser: Browser, server: HttpServer, model: ScriptedModel) -> None:
     model.says(Reasoning(MARKUP), Pieces(MARKUP, 7))
@@ -153,6 +161,63 @@ async def test_a_change_is_approved_after_all_of_it_was_shown(
         await user.sees("finished")
 
     assert (server.work / "a.py").read_text().endswith("; last\n")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown"),
+    [
+        ("\u200b" * 140_000, "⟨U+200B⟩ × 140000"),
+        ("a\u200b" * 70_000, "a⟨U+200B⟩" * 70_000),
+        ("\u200b\u200b\U000e0100\u202e", "⟨U+200B⟩⟨U+200B⟩⟨U+E0100⟩⟨U+202E⟩"),
+    ],
+    ids=["repeated", "alternating", "different"],
+)
+async def test_a_command_with_many_invisible_characters_is_shown_and_answered(
+    browser: Browser, server: HttpServer, model: ScriptedModel, hidden: str, shown: str
+) -> None:
+    client = await server.client(capabilities={"elicitation": {}})
+    await client.create()
+    conversation = await client.create()
+    model.says(sh("call", f"touch ran #{hidden}"))
+    await client.say(conversation, "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        card = user.page.locator(".waiting-card")
+        await expect(card.locator("pre")).to_be_visible()
+        assert await card.locator("pre").text_content() == f"touch ran #{shown}"
+        await expect(user.page.locator("a.entry")).to_have_count(1)
+        await user.open(conversation)
+        command = user.transcript.locator("pre.command-text")
+        await expect(command).to_be_visible()
+        assert await command.text_content() == f"touch ran #{shown}"
+        assert await command.locator("span").count() <= 200
+        model.says("understood")
+        await user.button("Deny").click()
+        await user.sees("understood")
+
+
+async def test_a_request_that_cannot_be_drawn_can_only_be_denied_and_hides_nothing_else(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    client = await server.client(capabilities={"elicitation": {}})
+    await client.create()
+    conversation = await client.create()
+    model.says("before it", sh("call", "touch BROKEN"))
+    await client.say(conversation, "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.page.add_init_script(FAIL)
+        await user.page.reload()
+        note = "This request cannot be shown. You can only deny it."
+        card = user.page.locator(".waiting-card")
+        await expect(card).to_contain_text(note)
+        await expect(card.get_by_role("button")).to_have_text(["Deny", "Deny with a reason…"])
+        await expect(user.page.locator("a.entry")).to_have_count(1)
+        await user.open(conversation)
+        await user.sees("before it")
+        await user.sees(note)
+        model.says("after it")
+        await user.transcript.get_by_role("button", name="Deny", exact=True).click()
+        await user.sees("after it")
+        await user.sees("This part of the conversation cannot be shown.")
 
 
 @pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])

@@ -28,13 +28,14 @@ export function h(tag, properties, ...children) {
 }
 
 /**
+ * Append children. A list of children whose length is not limited is passed as an array: too many arguments are an error.
  * @param {Node} parent
  * @param {(Child | Child[])[]} children
  */
 export function add(parent, children) {
-  for (const child of children.flat()) {
-    if (child === null || child === undefined || child === false) continue
-    parent.appendChild(child instanceof Node ? child : document.createTextNode(String(child)))
+  for (const child of children) {
+    if (Array.isArray(child)) add(parent, child)
+    else if (child !== null && child !== undefined && child !== false) parent.appendChild(child instanceof Node ? child : document.createTextNode(String(child)))
   }
 }
 

@@ -1,7 +1,7 @@
 /** The card of a conversation that waits for an approval. The card shows the whole command or patch, and the buttons that answer. */
 
 import { h } from "../dom.js"
-import { approvalButtons } from "../transcript/approval.js"
+import { approvalButtons, denialButtons } from "../transcript/approval.js"
 import { fileDiff } from "../transcript/diff_view.js"
 import { diffsOfChanges } from "../text/diff.js"
 import { commandText, visible, visibleText } from "../text/visible.js"
@@ -13,7 +13,15 @@ import { commandText, visible, visibleText } from "../text/visible.js"
  */
 export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
   const { approval } = attention
-  const shown = approval && !isCurrent ? subject(approval, attention.cwd) : undefined
+  /** @param {import("../state/conversation.js").Approval} open */
+  const request = (open) => {
+    try {
+      const shown = subject(open, attention.cwd)
+      return [shown, approvalButtons(open, handlers.answer, { canAnswer, subject: shown })]
+    } catch {
+      return denialButtons(open, handlers.answer, { canAnswer }) // an error would hide all other conversations
+    }
+  }
   return h(
     "article",
     { class: isCurrent ? "waiting-card current" : "waiting-card", "aria-label": visibleText(attention.title) || "New conversation" },
@@ -23,8 +31,7 @@ export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
       h("span", { class: "state-dot waiting", role: "img", "aria-label": "Waiting for you" }),
       h("span", { class: "title", dir: "auto" }, visibleText(attention.title) || "New conversation"),
     ),
-    shown,
-    shown && approval && approvalButtons(approval, handlers.answer, { canAnswer, subject: shown }),
+    approval && !isCurrent && request(approval),
     isCurrent && h("p", { class: "hint" }, "Shown in the conversation."),
   )
 }

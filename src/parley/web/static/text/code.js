@@ -3,7 +3,7 @@
  * the syntax tree of highlight.js to elements, and does not use the HTML of highlight.js.
  */
 
-import { h, icon } from "../dom.js"
+import { fill, h, icon } from "../dom.js"
 import { fillLong } from "./long_text.js"
 
 const NAMES = /** @type {Record<string, string>} */ ({
@@ -97,7 +97,7 @@ async function highlight(code, language) {
   }
   await loading
   const result = engine.highlight(code.textContent ?? "", { language, ignoreIllegals: true })
-  code.replaceChildren(...scopes(result._emitter.rootNode))
+  fill(code, scopes(result._emitter.rootNode))
 }
 
 /**
@@ -106,6 +106,6 @@ async function highlight(code, language) {
  */
 function scopes(node) {
   return node.children.map((/** @type {any} */ child) =>
-    typeof child === "string" ? child : h("span", { class: child.scope ? `hl-${child.scope.split(".")[0]}` : undefined }, ...scopes(child)),
+    typeof child === "string" ? child : h("span", { class: child.scope ? `hl-${child.scope.split(".")[0]}` : undefined }, scopes(child)),
   )
 }

@@ -3,7 +3,7 @@
  * the Markdown is shown as text. Only links with an `http`, `https` or `mailto` URL are kept.
  */
 
-import { h } from "../dom.js"
+import { fill, h } from "../dom.js"
 import { lexer } from "../vendor/marked.esm.js"
 import { codeBlock } from "./code.js"
 import { fillLong } from "./long_text.js"
@@ -46,7 +46,7 @@ export function fillMarkdown(element, text) {
     element.replaceChildren(plain)
     return
   }
-  element.replaceChildren(...blocksOf(text).map((token) => blockNode(token)).filter((node) => node !== null))
+  fill(element, blocksOf(text).map(blockNode))
 }
 
 /**
@@ -59,15 +59,15 @@ export function blockNode(token) {
     case "def":
       return null
     case "heading":
-      return h(/** @type {"h3"} */ (`h${Math.max(2, token.depth)}`), { dir: "auto" }, ...inline(token.tokens))
+      return h(/** @type {"h3"} */ (`h${Math.max(2, token.depth)}`), { dir: "auto" }, inline(token.tokens))
     case "paragraph":
-      return h("p", { dir: "auto" }, ...inline(token.tokens))
+      return h("p", { dir: "auto" }, inline(token.tokens))
     case "text":
-      return h("span", { dir: "auto" }, ...(token.tokens ? inline(token.tokens) : [token.text]))
+      return h("span", { dir: "auto" }, token.tokens ? inline(token.tokens) : token.text)
     case "code":
       return codeBlock(token.text, (token.lang ?? "").split(/\s/)[0])
     case "blockquote":
-      return h("blockquote", null, ...token.tokens.map(blockNode))
+      return h("blockquote", null, token.tokens.map(blockNode))
     case "hr":
       return h("hr")
     case "list":
@@ -86,24 +86,24 @@ function list(token) {
       "li",
       { class: item.task ? "task" : undefined, dir: "auto" },
       item.task && h("input", { type: "checkbox", disabled: true, checked: item.checked, "aria-label": item.checked ? "done" : "not done" }),
-      ...item.tokens.filter((/** @type {Token} */ inner) => inner.type !== "checkbox").map(blockNode),
+      item.tokens.filter((/** @type {Token} */ inner) => inner.type !== "checkbox").map(blockNode),
     ),
   )
-  return token.ordered ? h("ol", { start: token.start === 1 ? undefined : token.start }, ...items) : h("ul", null, ...items)
+  return token.ordered ? h("ol", { start: token.start === 1 ? undefined : token.start }, items) : h("ul", null, items)
 }
 
 /** @param {Token} token */
 function table(token) {
   const cell = (/** @type {"td" | "th"} */ tag, /** @type {Token} */ one) =>
-    h(tag, { class: one.align ? `align-${one.align}` : undefined, dir: "auto" }, ...inline(one.tokens))
+    h(tag, { class: one.align ? `align-${one.align}` : undefined, dir: "auto" }, inline(one.tokens))
   return h(
     "div",
     { class: "table", tabindex: 0, role: "group", "aria-label": "Table" },
     h(
       "table",
       null,
-      h("thead", null, h("tr", null, ...token.header.map((/** @type {Token} */ one) => cell("th", one)))),
-      h("tbody", null, ...token.rows.map((/** @type {Token[]} */ row) => h("tr", null, ...row.map((one) => cell("td", one))))),
+      h("thead", null, h("tr", null, token.header.map((/** @type {Token} */ one) => cell("th", one)))),
+      h("tbody", null, token.rows.map((/** @type {Token[]} */ row) => h("tr", null, row.map((one) => cell("td", one))))),
     ),
   )
 }
@@ -118,7 +118,7 @@ function inline(tokens) {
       case "strong":
       case "em":
       case "del":
-        return h(token.type, null, ...inline(token.tokens))
+        return h(token.type, null, inline(token.tokens))
       case "codespan":
         return h("code", { dir: "ltr" }, token.text)
       case "br":
@@ -129,7 +129,7 @@ function inline(tokens) {
         return link(token.href, [`🖼 ${token.text || token.href}`]) // images from other hosts are not loaded
       case "text":
       case "escape":
-        return token.tokens ? h("span", null, ...inline(token.tokens)) : document.createTextNode(token.text)
+        return token.tokens ? h("span", null, inline(token.tokens)) : document.createTextNode(token.text)
       default:
         return document.createTextNode(token.raw)
     }
@@ -148,6 +148,6 @@ function link(address, content) {
   } catch {
     url = null
   }
-  if (!url || !["http:", "https:", "mailto:"].includes(url.protocol)) return h("span", { class: "not-a-link" }, ...content)
-  return h("a", { href: url.href, target: "_blank", rel: "noopener noreferrer", title: url.href }, ...content)
+  if (!url || !["http:", "https:", "mailto:"].includes(url.protocol)) return h("span", { class: "not-a-link" }, content)
+  return h("a", { href: url.href, target: "_blank", rel: "noopener noreferrer", title: url.href }, content)
 }

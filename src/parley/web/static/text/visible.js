@@ -6,10 +6,17 @@
 import { h } from "../dom.js"
 
 // The same characters as in `parley.wire.text`. The last two are symbols that look like spaces.
-const INVISIBLE = /(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]/gu
+// The limit prevents a stack overflow in the regular expression.
+const INVISIBLE = /(?:(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]){1,1000000}/gu
+
+/** The same character four or more times. */
+const REPEATED = /(.)\1{3,}|./gsu
+
+/** The maximum number of elements of one text. The code points after them are shown as plain text. */
+const MAX_ELEMENTS = 200
 
 /**
- * Return the nodes that show `text`: strings, and an element for each invisible character.
+ * Return the nodes that show `text`: strings, and an element for each sequence of invisible characters.
  * @param {string} text
  * @returns {(Node | string)[]}
  */
@@ -19,21 +26,26 @@ export function visible(text) {
   let start = 0
   for (const found of text.matchAll(INVISIBLE)) {
     if (found.index > start) nodes.push(text.slice(start, found.index))
-    nodes.push(h("span", { class: "invisible" }, codeName(found[0])))
-    start = found.index + found[0].length
+    start = found.index
+    if (nodes.length >= 2 * MAX_ELEMENTS) break
+    nodes.push(h("span", { class: "invisible" }, codeNames(found[0])))
+    start += found[0].length
   }
-  if (start < text.length) nodes.push(text.slice(start))
+  if (start < text.length) nodes.push(visibleText(text.slice(start)))
   return nodes
 }
 
 /** Return `text` with every invisible character replaced by its code point. @param {string} text */
 export function visibleText(text) {
-  return text.replace(INVISIBLE, codeName)
+  return text.replace(INVISIBLE, codeNames)
 }
 
-/** @param {string} character */
-function codeName(character) {
-  return `⟨U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`
+/** Return the code points of characters, such as `⟨U+202E⟩⟨U+200B⟩ × 5`. @param {string} characters */
+function codeNames(characters) {
+  return characters.replace(REPEATED, (same, /** @type {string | undefined} */ character) => {
+    const name = `⟨U+${(same.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`
+    return character ? `${name} × ${same.length / character.length}` : name
+  })
 }
 
 /**

@@ -114,6 +114,18 @@ function restAll() {
 window.addEventListener("focus", restAll)
 document.addEventListener("visibilitychange", restAll)
 
+/**
+ * Create what replaces a request that cannot be drawn: a note, and the buttons that deny the request.
+ * @param {Approval} approval
+ * @param {Answer} answer
+ * @param {{ canAnswer: boolean }} options
+ */
+export function denialButtons(approval, answer, options) {
+  const buttons = approvalButtons(approval, answer, options)
+  for (const button of buttons.querySelectorAll("[data-key=a], [data-key=s]")) button.remove()
+  return [h("p", { class: "problem" }, "This request cannot be shown. You can only deny it."), buttons]
+}
+
 /** Describe how an approval was settled. @param {import("../state/items.js").Settlement} settlement */
 export function settlementText({ decision, principal, by, reason }) {
   const who = principal ? ` by ${principal}` : by === "timeout" ? " because no client answered in time" : ""

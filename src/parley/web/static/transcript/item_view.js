@@ -9,7 +9,7 @@ import { fillLong } from "../text/long_text.js"
 import { fillMarkdown, isMarkdown } from "../text/markdown.js"
 import { StreamingText } from "../text/streaming.js"
 import { visible } from "../text/visible.js"
-import { approvalButtons, settlementText } from "./approval.js"
+import { approvalButtons, denialButtons, settlementText } from "./approval.js"
 import { CallView } from "./call_view.js"
 import { CommandView } from "./command.js"
 import { PatchView } from "./patch.js"
@@ -24,11 +24,41 @@ import { PatchView } from "./patch.js"
  */
 
 /**
+ * Create the view of an item. If the item cannot be drawn, the view shows a note instead, so that all other items are shown.
  * @param {Item} item
  * @param {Context} context
  * @returns {ItemView}
  */
 export function itemView(item, context) {
+  /** @type {ItemView} */
+  let view
+  try {
+    view = createView(item, context)
+  } catch {
+    view = brokenView(item, context)
+  }
+  return {
+    get node() {
+      return view.node
+    },
+    update() {
+      try {
+        view.update()
+      } catch {
+        const { node } = view
+        view = brokenView(item, context)
+        node.replaceWith(view.node)
+      }
+    },
+  }
+}
+
+/**
+ * @param {Item} item
+ * @param {Context} context
+ * @returns {ItemView}
+ */
+function createView(item, context) {
   switch (item.kind) {
     case "user":
       return userMessage(item, context)
@@ -51,6 +81,26 @@ export function itemView(item, context) {
     case "error":
       return fixed(errorNode(item))
   }
+}
+
+/**
+ * Create the view of an item that cannot be drawn. While the item waits for an approval, the view can deny it.
+ * @param {Item} item
+ * @param {Context} context
+ * @returns {ItemView}
+ */
+function brokenView(item, context) {
+  const node = h("div", { class: "call error" })
+  const update = () => {
+    const approval = context.approval()
+    const isAsking = "state" in item && item.state === "asking" && approval?.call_id === item.callId
+    const key = isAsking ? approval.approval_id : "settled"
+    if (node.dataset.key === key) return
+    node.dataset.key = key
+    fill(node, isAsking ? denialButtons(approval, context.answer, { canAnswer: context.canAnswer() }) : "This part of the conversation cannot be shown.")
+  }
+  update()
+  return { node, update }
 }
 
 /** @param {HTMLElement} node */
