@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js"
 import { approvalButtons, denialButtons } from "../transcript/approval.js"
-import { fileDiff } from "../transcript/diff_view.js"
+import { fileDiffs } from "../transcript/diff_view.js"
 import { diffsOfChanges } from "../text/diff.js"
 import { commandText, visible, visibleText } from "../text/visible.js"
 
@@ -52,8 +52,8 @@ function subject(approval, cwd) {
     )
   }
   if (approval.kind === "patch" && approval.changes) {
-    const files = diffsOfChanges(approval.changes)
-    return h("div", { class: "subject files", tabindex: 0, role: "group", "aria-label": "Changes" }, ...files.map((file) => fileDiff(file, { comments: null, cwd })))
+    const files = fileDiffs(diffsOfChanges(approval.changes), { comments: null, cwd })
+    return h("div", { class: "subject files", tabindex: 0, role: "group", "aria-label": "Changes" }, files)
   }
   return h("p", { class: "subject" }, ...visible(approval.message))
 }

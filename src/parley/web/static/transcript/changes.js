@@ -3,7 +3,7 @@
 import { fill, h } from "../dom.js"
 import { readDiff } from "../text/diff.js"
 import { visible } from "../text/visible.js"
-import { counts, fileDiff } from "./diff_view.js"
+import { counts, fileDiffs } from "./diff_view.js"
 
 const NOT_SHOWN = "Changes made by commands are not shown."
 
@@ -77,7 +77,7 @@ export class Changes {
         sum.added += file.added
         sum.deleted += file.deleted
       }
-      return [isAll && h("h2", { dir: "auto" }, ...visible(titleOf(turn))), ...files.map((file) => fileDiff(file, { comments, cwd: this.context.cwd() }))]
+      return [isAll && h("h2", { dir: "auto" }, ...visible(titleOf(turn))), ...fileDiffs(files, { comments, cwd: this.context.cwd() })]
     })
     const total = isAll ? `${shown.length} turns ` : `${count} ${count === 1 ? "file" : "files"} `
     fill(this.total, count ? total : "", count > 0 && counts(sum))

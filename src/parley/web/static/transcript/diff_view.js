@@ -13,16 +13,67 @@ import { visible } from "../text/visible.js"
  * @typedef {import("../state/comments.js").Comments} Comments
  */
 
+const FIRST_FILES = 20
 const FIRST_LINES = 400
+const NEXT_FILES = 100
+const NEXT_LINES = 2000
+/** The maximum effort of comparing words when files are drawn, in pairs of characters. */
+const MAX_COMPARED = 2_000_000
 const MAX_LINE = 2000
 const LABELS = { add: "added", delete: "deleted", update: "", move: "moved" }
 
 /**
+ * @typedef {{ comments: Comments | null, cwd?: string }} Options `comments` is null if no message can be sent
+ * @typedef {{ compared: number }} Effort the effort of comparing words so far
+ */
+
+/**
+ * Create the views of the diffs of files. If there are many files or lines, show only the first files, and a button that
+ * shows the next files.
+ * @param {FileDiff[]} files
+ * @param {Options} options
+ * @returns {Element[]}
+ */
+export function fileDiffs(files, options) {
+  let shown = 0
+  const next = (/** @type {number} */ maxFiles, /** @type {number} */ maxLines) => {
+    const effort = { compared: 0 }
+    const nodes = []
+    let lines = 0
+    for (; shown < files.length && nodes.length < maxFiles; shown++) {
+      const length = lineCount(files[shown])
+      if (length <= FIRST_LINES) lines += length // a longer file is closed at first
+      if (nodes.length && lines > maxLines) break
+      nodes.push(fileDiff(files[shown], options, effort))
+    }
+    return nodes
+  }
+  const more = h("button", { type: "button", class: "more", onclick: () => show() })
+  const label = () => {
+    more.textContent = `Show more files (${(files.length - shown).toLocaleString()} left)`
+  }
+  const show = () => {
+    more.before(...next(NEXT_FILES, NEXT_LINES))
+    label()
+    if (shown >= files.length) more.remove()
+  }
+  const first = next(FIRST_FILES, FIRST_LINES)
+  label()
+  return shown < files.length ? [...first, more] : first
+}
+
+/** @param {FileDiff} file */
+function lineCount(file) {
+  return file.hunks.reduce((sum, hunk) => sum + hunk.lines.length, 0)
+}
+
+/**
  * Create the view of the diff of one file.
  * @param {FileDiff} file
- * @param {{ comments: Comments | null, cwd?: string }} options `comments` is null if no message can be sent
+ * @param {Options} options
+ * @param {Effort} effort
  */
-export function fileDiff(file, { comments, cwd = "" }) {
+function fileDiff(file, { comments, cwd = "" }, effort) {
   const shown = shortPath(file.path, cwd)
   const head = h(
     "summary",
@@ -32,13 +83,15 @@ export function fileDiff(file, { comments, cwd = "" }) {
     counts(file),
   )
   const body = h("div", { class: "file-body" })
-  const details = h("details", { class: "file", open: file.added + file.deleted <= FIRST_LINES }, head, body)
+  const details = h("details", { class: "file", open: lineCount(file) <= FIRST_LINES }, head, body)
+  let isFirst = true
   const build = () => {
     if (body.childNodes.length || !details.open) return
-    body.append(diffTable({ ...file, path: shown }, comments))
+    body.append(diffTable({ ...file, path: shown }, comments, isFirst ? effort : { compared: 0 }))
   }
   details.addEventListener("toggle", build)
   build()
+  isFirst = false
   return details
 }
 
@@ -63,25 +116,25 @@ export function shortPath(path, cwd) {
 /**
  * @param {FileDiff} file
  * @param {Comments | null} comments
+ * @param {Effort} effort
  */
-function diffTable(file, comments) {
+function diffTable(file, comments, effort) {
   const body = h("tbody")
-  const rows = file.hunks.flatMap((hunk, index) => [...(hunk.header && (index > 0 || file.kind !== "add") ? [hunk.header] : []), ...pairs(hunk.lines)])
+  const rows = file.hunks.flatMap((hunk, index) => [...(hunk.header && (index > 0 || file.kind !== "add") ? [hunk.header] : []), ...pairs(hunk.lines, effort)])
   let shown = 0
   /** @type {HTMLButtonElement | null} */
   let more = null
-  const show = () => {
-    for (const row of rows.slice(shown, shown + FIRST_LINES)) body.append(...(typeof row === "string" ? [hunkRow(row)] : lineRow(row, file, comments)))
-    shown = Math.min(rows.length, shown + FIRST_LINES)
-    if (more) {
-      if (shown >= rows.length) more.remove()
-      else more.textContent = `Show ${Math.min(FIRST_LINES, rows.length - shown)} more lines`
-    }
+  const show = (/** @type {number} */ count) => {
+    for (const row of rows.slice(shown, shown + count)) body.append(...(typeof row === "string" ? [hunkRow(row)] : lineRow(row, file, comments)))
+    shown = Math.min(rows.length, shown + count)
+    if (!more) return
+    more.textContent = `Show ${Math.min(NEXT_LINES, rows.length - shown)} more lines`
+    if (shown >= rows.length) more.remove()
   }
-  if (rows.length > FIRST_LINES) more = h("button", { type: "button", class: "more", onclick: show })
-  show()
-  if (!rows.length) body.append(h("tr", null, h("td", { class: "empty" }, file.kind === "delete" ? "The file is deleted." : "No text has changed.")))
   const table = h("table", { class: "diff", dir: "ltr", "aria-label": `Changes of ${file.path}` }, body)
+  if (rows.length > FIRST_LINES) more = h("button", { type: "button", class: "more", onclick: () => show(NEXT_LINES) })
+  show(FIRST_LINES)
+  if (!rows.length) body.append(h("tr", null, h("td", { class: "empty" }, file.kind === "delete" ? "The file is deleted." : "No text has changed.")))
   table.addEventListener("keydown", (event) => moveFocus(event))
   return h("div", { class: "diff-scroll", role: "group", "aria-label": `Changes of ${file.path}`, tabindex: 0 }, table, more)
 }
@@ -111,9 +164,10 @@ function step(row, key) {
 /**
  * Add the changed words to each deleted line and to the added line that replaces it.
  * @param {DiffLine[]} lines
+ * @param {Effort} effort
  * @returns {(DiffLine & { parts?: { text: string, changed: boolean }[] })[]}
  */
-function pairs(lines) {
+function pairs(lines, effort) {
   /** @type {(DiffLine & { parts?: { text: string, changed: boolean }[] })[]} */
   const result = lines.map((line) => ({ ...line }))
   for (let start = 0; start < result.length; start++) {
@@ -123,7 +177,11 @@ function pairs(lines) {
     let end = middle
     while (result[end]?.kind === "add") end++
     for (let index = 0; index < Math.min(middle - start, end - middle); index++) {
-      const words = compareWords(result[start + index].text, result[middle + index].text)
+      const [before, after] = [result[start + index].text, result[middle + index].text]
+      const compared = effort.compared + before.length * after.length
+      if (compared > MAX_COMPARED) continue
+      effort.compared = compared
+      const words = compareWords(before, after)
       if (!words) continue
       result[start + index].parts = words.before
       result[middle + index].parts = words.after

@@ -5,7 +5,7 @@ import { diffsOfChanges } from "../text/diff.js"
 import { visible } from "../text/visible.js"
 import { approvalButtons, settlementText } from "./approval.js"
 import { CallView } from "./call_view.js"
-import { counts, fileDiff, shortPath } from "./diff_view.js"
+import { counts, fileDiffs, shortPath } from "./diff_view.js"
 
 /**
  * @typedef {import("../state/items.js").PatchItem} PatchItem
@@ -31,12 +31,17 @@ export class PatchView {
     this.frame.body.append(this.reason, this.files, this.ask, this.problem)
     /** @private @type {any} */
     this.drawn = null
+    /** @private @type {any} the changes from which `diffs` was made */
+    this.changes = null
+    /** @private @type {import("../text/diff.js").FileDiff[]} */
+    this.diffs = []
     this.update()
   }
 
   update() {
     const { item, frame, context } = this
-    const files = diffsOfChanges(item.changes)
+    if (this.changes !== item.changes) this.diffs = diffsOfChanges((this.changes = item.changes))
+    const files = this.diffs
     const failed = item.state === "ended" && !item.success
     frame.setState(failed ? "failed" : item.state)
     const total = { added: 0, deleted: 0 }
@@ -53,7 +58,7 @@ export class PatchView {
     if (!frame.node.open) return
     if (this.drawn !== item.changes && JSON.stringify(this.drawn) !== JSON.stringify(item.changes)) {
       this.drawn = item.changes
-      fill(this.files, ...files.map((file) => fileDiff(file, { comments: context.comments(), cwd: context.cwd() })))
+      fill(this.files, fileDiffs(files, { comments: context.comments(), cwd: context.cwd() }))
       fill(this.reason, item.reason && h("q", { class: "reason", dir: "auto" }, ...visible(item.reason)))
     }
     this.problem.hidden = !item.message
