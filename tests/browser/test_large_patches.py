@@ -30,19 +30,19 @@ async def test_a_patch_with_many_files_is_approved_after_all_files_were_shown(
     await client.say(conversation, "go")
     async with open_page(browser, server, **DESKTOP) as user:
         card = user.page.locator(".waiting-card")
-        await expect(card).to_have_attribute("data-hidden", "1")
+        await expect(card.get_by_role("button", name="Deny", exact=True)).to_be_enabled()
+        await expect(card.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
         await user.open(conversation)
         request = user.transcript.locator(".call.patch")
         await expect(request.get_by_role("button", name="Deny", exact=True)).to_be_enabled()
         assert await request.locator("tr.add").count() == 400
-        await expect(request.get_by_text("Show all changes before you approve.")).to_be_visible()
+        await expect(request.get_by_text("Show all of it before you approve it.")).to_be_visible()
         await expect(request.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
         assert not (server.work / "f0.py").exists()
 
         await request.get_by_role("button", name=f"Show more files ({FILES - 10} left)").click()
         await expect(request.locator("tr.add")).to_have_count(FILES * LINES)
-        await expect(request).to_have_attribute("data-hidden", "0")
-        await expect(request.get_by_text("Show all changes before you approve.")).to_be_hidden()
+        await expect(request.get_by_text("Show all of it before you approve it.")).to_be_hidden()
         await request.get_by_role("button", name="Approve", exact=True).click()
         await user.sees("written")
 

@@ -84,7 +84,7 @@ async def test_a_conversation_begins_with_a_directory_a_model_and_a_profile(
         async with open_page(browser, server, **DESKTOP) as user:
             await user.button("New conversation").click()
             await user.page.get_by_role("combobox", name="Directory").fill(str(server.work / "project"))
-            policy, model_name = user.page.get_by_label("Approvals"), user.page.get_by_label("Model")
+            policy, model_name = user.page.get_by_label("Approvals"), user.page.get_by_label("Model", exact=True)
             await expect(policy.locator("option:checked")).to_have_text("Default (Never ask)")
             await user.page.get_by_label("Profile").select_option("careful")
             await expect(policy.locator("option:checked")).to_have_text("Default (Ask before commands)")

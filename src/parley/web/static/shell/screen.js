@@ -6,7 +6,6 @@ import { CallFailed } from "../protocol/mcp.js"
 import { Comments } from "../state/comments.js"
 import { Conversation } from "../state/conversation.js"
 import { visibleText } from "../text/visible.js"
-import { Changes } from "../transcript/changes.js"
 import { Transcript, short } from "../transcript/transcript.js"
 import { announce } from "./announce.js"
 
@@ -18,6 +17,10 @@ const PAGE_EVENTS = 1000
  */
 
 export class Screen {
+  /** @type {"transcript" | "changes"} */
+  shown = "transcript"
+  /** @type {import("../transcript/changes.js").Changes | undefined} created when the user opens the view */
+  changes
   /** @type {import("./find.js").FindBar | undefined} */
   findBar
 
@@ -80,7 +83,11 @@ export class Screen {
       linkTo: (seq) => `#c=${id}&seq=${seq}`,
       onEnd: () => this.markRead(),
     })
-    this.changes = new Changes(() => this.transcript.path, () => this.conversation.before === undefined, context)
+    this.newChanges = async () => {
+      const { Changes } = await import("../transcript/changes.js")
+      return new Changes(() => this.transcript.path, () => this.conversation.before === undefined, context)
+    }
+    this.changesPlace = h("div", { hidden: true })
     this.findPlace = h("div")
     this.node = h(
       "section",
@@ -96,7 +103,7 @@ export class Screen {
       this.findPlace,
       this.banner,
       this.transcript.node,
-      this.changes.node,
+      this.changesPlace,
       this.composer.node,
     )
     this.node.addEventListener("dragover", (event) => {
@@ -217,7 +224,7 @@ export class Screen {
       else if (was === "idle" && state === "running") announce("The agent is working.")
     }
     this.composer.update()
-    this.changes.update()
+    this.changes?.update()
     this.markRead()
     this.banner.hidden = !disconnected
     if (disconnected)
@@ -257,13 +264,21 @@ export class Screen {
   /** @param {"transcript" | "changes"} name */
   show(name) {
     for (const tab of this.tabs.querySelectorAll("button")) tab.setAttribute("aria-selected", String(tab.dataset.view === name))
+    this.shown = name
+    if (name === "changes" && !this.changes) void this.openChanges()
     this.transcript.node.hidden = name !== "transcript"
+    if (!this.changes) return
     this.changes.node.hidden = name !== "changes"
     this.changes.update()
   }
 
-  get shown() {
-    return this.changes.node.hidden ? "transcript" : "changes"
+  /** Import and show the view of the changes. @private */
+  async openChanges() {
+    const changes = await this.newChanges()
+    if (this.changes) return // opened twice
+    this.changes = changes
+    this.changesPlace.replaceWith(changes.node)
+    this.show(this.shown)
   }
 
   // --- the menu -----------------------------------------------------------------------------
