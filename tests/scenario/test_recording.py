@@ -12,9 +12,11 @@ from typing import Any, Final
 import pytest
 
 from kit.clients.codex_calls import events_in, is_event, speaking
+from kit.clients.shell_turns import shell
 from kit.models.sent_back import IDS, RESPONSE, THOUGHT
 from kit.servers.command_line import outcome_of, run_parley, start_parley
 from kit.servers.resident_process import ResidentProcess
+from kit.system.needs import SANDBOX
 from parley.models.recording import MAX_BYTES, create_recording
 from parley.testing import HOLD, Call, Data, ScriptedModel, Usage
 from parley.wire.mcp import FULL_VERSION
@@ -226,6 +228,26 @@ async def test_nothing_but_a_recording_is_written_to(
     assert refusal == f"recording {path}: {reasons[what]}"
     assert mine.read_text() == "mine"
     assert parley_model.requests == []
+
+
+@SANDBOX
+@pytest.mark.promises("model.recording")
+async def test_a_command_cannot_lead_a_recording_out_of_the_sandbox(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    (project / "rec").mkdir(parents=True)
+    outside.mkdir()
+    parley_model.says(shell("c1", "sh", "-c", f"mv rec away && ln -s {outside} rec"))
+    parley_model.says("Done")
+    config = f'sandbox_mode = "workspace-write"\nrecord = "{project}/rec/made.jsonl"\n'
+    async with speaking(parley_model, config=config) as wire:
+        wire.codex(1, "go", cwd=str(project))
+        assert await wire.text(1) == "Done"
+
+    assert (project / "rec").is_symlink()
+    assert list(outside.iterdir()) == []
+    assert len(_exchanges(project / "away/made.jsonl")) == 2
 
 
 @pytest.mark.promises("model.recording")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from parley.config.types import Settings
     from parley.models.http import Http
     from parley.models.recorder import RecordedBefore
+    from parley.models.recording import RecordingDirectories
     from parley.ports.clock import Clock
     from parley.ports.model import Model, OpenModel
     from parley.wire.ids import ConversationId
@@ -30,17 +31,24 @@ def model_opener(*, http: Http, clock: Clock) -> OpenModel:
     scripted_replies: Counter[ConversationId] = Counter()
     recorded: OrderedDict[ConversationId, RecordedBefore] = OrderedDict()
 
+    directories: list[RecordingDirectories] = []
+
     def open_model(settings: Settings, conversation: ConversationId) -> Model:
         model = open_api(settings, conversation)
         if settings.record is None:
             return model
         from parley.models.recorder import RecordedBefore, RecordingModel
+        from parley.models.recording import RecordingDirectories
 
+        if not directories:
+            directories.append(RecordingDirectories())
         before = recorded.setdefault(conversation, RecordedBefore())
         recorded.move_to_end(conversation)
         if len(recorded) > MAX_RECORDED:
             recorded.popitem(last=False)
-        return RecordingModel(model, settings, conversation, settings.record, before=before, clock=clock)
+        return RecordingModel(
+            model, settings, conversation, settings.record, before=before, directories=directories[0], clock=clock
+        )
 
     def open_api(settings: Settings, conversation: ConversationId) -> Model:
         match settings.provider.wire_api:

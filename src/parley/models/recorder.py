@@ -25,6 +25,7 @@ from parley.models.recording import (
     RecordedItem,
     RecordedOutput,
     RecordedRequest,
+    RecordingDirectories,
     append_line,
     file_of,
     prepare,
@@ -87,11 +88,13 @@ class RecordingModel:
         path: str,
         *,
         before: RecordedBefore,
+        directories: RecordingDirectories,
         clock: Clock,
     ) -> None:
         self.max_retries = model.max_retries
         self._model, self._settings, self._conversation = model, settings, conversation
         self._path, self._before, self._clock = path, before, clock
+        self._directories = directories
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Yield the reply of the model. At the end of the reply, append the request and the reply to the recording.
@@ -100,7 +103,8 @@ class RecordingModel:
             BadRecording: the recording cannot be created, or the file is not a recording.
             ModelError: the request failed.
         """
-        await asyncio.to_thread(prepare, self._path)
+        directory = await asyncio.to_thread(self._directories.descriptor, self._path)
+        await asyncio.to_thread(prepare, self._path, directory)
         reply = _Reply()
         try:
             async with aclosing(self._model.stream(request)) as batches:
@@ -113,17 +117,19 @@ class RecordingModel:
             raise
         finally:
             # In a thread, because a long history takes time, and another process may hold the lock of the file.
-            await run_to_completion(asyncio.ensure_future(asyncio.to_thread(self._write, request, reply)))
+            await run_to_completion(
+                asyncio.ensure_future(asyncio.to_thread(self._write, request, reply, directory))
+            )
 
     def why_unsupported(self, item: InputItem) -> str | None:
         return self._model.why_unsupported(item)
 
-    def _write(self, request: ModelRequest, reply: _Reply) -> None:
+    def _write(self, request: ModelRequest, reply: _Reply, directory: int) -> None:
         """Append the request and the reply to the recording. A failure is only logged, because it must not affect
         the turn.
         """
         before = self._before
-        if (file := file_of(self._path)) != before.file:
+        if (file := file_of(self._path, directory)) != before.file:
             before.forget()
             before.file = file
         try:
@@ -137,7 +143,7 @@ class RecordingModel:
             )
             secrets = secrets_of(self._settings)
             redacted = before.redactor.redact(msgspec.to_builtins(exchange), secrets)
-            if not append_line(self._path, encode(redacted) + b"\n"):
+            if not append_line(self._path, encode(redacted) + b"\n", directory):
                 before.forget()
                 log.warning("recording %s is full, and an exchange was not recorded", self._path)
         except BadRecording as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -25,6 +26,7 @@ __all__ = [
     "RecordedItem",
     "RecordedOutput",
     "RecordedRequest",
+    "RecordingDirectories",
     "append_line",
     "conversations_in",
     "create_recording",
@@ -134,56 +136,90 @@ def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
             raise BadRecording(path, f"line {number}: {error}") from None
 
 
-def create_recording(path: str) -> None:
-    """Create an empty recording that only the current user can read.
+class RecordingDirectories:
+    """The open directories of recordings.
+
+    A sandboxed command can replace a directory with a symbolic link. Therefore, the directory of a recording is
+    opened only once, and each later access to the recording uses this descriptor.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+
+    def descriptor(self, path: str) -> int:
+        """Return the descriptor of the directory that contains the recording `path`.
+
+        Raises:
+            BadRecording: the directory cannot be opened.
+        """
+        directory = os.path.dirname(path) or "."
+        with self._lock:
+            if directory not in self._open:
+                try:
+                    self._open[directory] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                except OSError as error:
+                    raise BadRecording(path, f"cannot be created: {os_detail(error)}") from None
+            return self._open[directory]
+
+
+def create_recording(path: str, *, directory: int | None = None) -> None:
+    """Create an empty recording that only the current user can read. `directory` is the descriptor of the directory
+    that contains the file; None to look up the whole path.
 
     Raises:
         OSError: the file exists, or it cannot be created.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    name = _name_in(path, directory)
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     try:
         os.write(descriptor, HEADER)
     except OSError:  # for example, the disk is full
-        os.unlink(path)
+        os.unlink(name, dir_fd=directory)
         raise
     finally:
         os.close(descriptor)
 
 
-def prepare(path: str) -> None:
-    """Create a recording if the file does not exist. Otherwise check that the file is a recording.
+def prepare(path: str, directory: int) -> None:
+    """Create a recording in an open directory if the file does not exist. Otherwise check that the file is a
+    recording.
 
     Raises:
         BadRecording: the file is not a recording, or it cannot be created.
     """
     try:
-        create_recording(path)
+        create_recording(path, directory=directory)
     except FileExistsError:
-        os.close(_open(path))
+        os.close(_open(path, directory))
     except OSError as error:
         raise BadRecording(path, f"cannot be created: {os_detail(error)}") from None
 
 
-def file_of(path: str) -> tuple[int, int] | None:
+def file_of(path: str, directory: int) -> tuple[int, int] | None:
     """Return the device and the inode of a recording; None if they cannot be determined."""
     try:
-        status = os.stat(path)
+        status = os.stat(_name_in(path, directory), dir_fd=directory, follow_symlinks=False)
     except OSError:
         return None
     return status.st_dev, status.st_ino
 
 
-def append_line(path: str, line: bytes) -> bool:
-    """Append a line to a recording, and return True. If the recording would become too large, append nothing and
-    return False.
+def append_line(path: str, line: bytes, directory: int) -> bool:
+    """Append a line to a recording in an open directory, and return True. If the recording would become too large,
+    append nothing and return False.
 
     The call blocks while another process writes to the file, at most for `LOCK_SECONDS`.
 
     Raises:
         BadRecording: the file is not a recording, it cannot be written, or another process does not finish writing.
     """
-    descriptor = _open(path)
+    descriptor = _open(path, directory)
     try:
         _lock(descriptor, path)
         end = _end_of_last_line(descriptor)
@@ -235,7 +271,11 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _open(path: str) -> int:
+def _name_in(path: str, directory: int | None) -> str:
+    return path if directory is None else os.path.basename(path)
+
+
+def _open(path: str, directory: int) -> int:
     """Open a recording for appending, and return its descriptor. The file must belong to the current user and must
     not be a symbolic link.
 
@@ -244,7 +284,7 @@ def _open(path: str) -> int:
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(_name_in(path, directory), flags, dir_fd=directory)
     except OSError as error:
         raise BadRecording(path, f"cannot be opened: {os_detail(error)}") from None
     try:
