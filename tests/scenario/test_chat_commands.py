@@ -226,6 +226,7 @@ async def test_a_conversation_is_exported_to_new_files_only(
     path = tmp_path / "talk.md"
     await use(chat, f"/export {path}")
     assert "> One." in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
     assert "already exists" in await use(chat, f"/export {path}")
     assert "must end in .md or .jsonl" in await use(chat, f"/export {tmp_path / 'talk.pdf'}")
     assert "cannot write" in await use(chat, f"/export {tmp_path / 'absent' / 'talk.md'}")

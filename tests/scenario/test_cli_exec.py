@@ -178,6 +178,7 @@ async def test_images_are_attached(home: Path, project: Path, parley_model: Scri
         (["--image", "missing.png"], "cannot read the image missing.png: No such file or directory"),
         (["--image", "text.png"], "the image text.png cannot be used: not a PNG, JPEG, GIF or WebP image"),
         (["--image", "."], "cannot read the image .: Is a directory"),
+        (["--image", "pipe.png"], "cannot read the image pipe.png: not a regular file"),
         (["--sandbox", "none"], "argument --sandbox: invalid choice: 'none'"),
         (["--approval", "always"], "argument --approval: invalid choice: 'always'"),
         (["--cwd", "missing"], "missing is not a directory"),
@@ -189,6 +190,7 @@ async def test_an_option_that_cannot_be_used_is_an_error_that_sends_nothing(
     home: Path, project: Path, parley_model: ScriptedModel, options: list[str], why: str
 ) -> None:
     (project / "text.png").write_text("no image")
+    os.mkfifo(project / "pipe.png")
     refused = await run(home, project, "exec", "hi", *options)
 
     assert (refused.exit_code, refused.stdout) == (2, "")
@@ -487,6 +489,7 @@ async def test_the_first_ctrl_c_interrupts_the_turn_and_says_how_to_continue(
         (["--output-schema", "text.json"], "the schema text.json is not valid JSON"),
         (["--output-schema", "surrogate.json"], "the schema surrogate.json is not valid JSON"),
         (["--output-schema", "/dev/zero"], "the schema /dev/zero has more than 1 MiB"),
+        (["--output-schema", "pipe.json"], "cannot read the schema pipe.json: the pipe did not end within 10 s"),
         (["--output-schema", "list.json"], "the schema list.json must be a JSON object that is not empty"),
         (["--output-schema", "type.json"], "the schema type.json is invalid: $.type is not one of null, boolean, "),
     ],
@@ -498,6 +501,7 @@ async def test_a_time_or_a_schema_that_cannot_be_used_is_a_usage_error(
     (project / "surrogate.json").write_text('{"title": "\\ud800"}')
     (project / "list.json").write_text("[]")
     (project / "type.json").write_text('{"type": "text"}')
+    os.mkfifo(project / "pipe.json")
     refused = await run(home, project, "exec", "hi", *options)
 
     assert (refused.exit_code, why in refused.stderr, parley_model.requests) == (2, True, [])

@@ -123,6 +123,19 @@ async def test_a_stream_whose_snapshot_cannot_be_read_fails(
             assert await anext(stream) is not None
 
 
+async def test_the_link_of_share_contains_no_control_characters(
+    server: HttpServer, tmp_path: Path, nothing: Path, parley_model: ScriptedModel
+) -> None:
+    async with connect(url=server.url, token=server.token) as client:
+        conversation = await client.create(cwd=nothing, model=MODEL)
+    settings = tmp_path / "home/config.toml"
+    settings.write_text(f'{settings.read_text()}\n[serve]\npublic_url = "https://example.com/\\u202e\\u001b[2J"\n')
+    shared = await run(tmp_path / "home", "share", conversation.id)
+
+    assert shared.exit_code == 0
+    assert shared.stdout.startswith("https://example.com/\\u202e\\x1b[2J/#token=")
+
+
 async def test_exec_and_ls_use_the_server_at_a_url_and_not_the_home(
     server: HttpServer, nothing: Path, parley_model: ScriptedModel
 ) -> None:

@@ -8,7 +8,10 @@ for types, values, numbers, strings, arrays, objects, combinations and local ref
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +27,9 @@ MAX_SCHEMA_BYTES: Final = 1024 * 1024
 """The maximum size of a schema file, in bytes. The server accepts a schema of at most 64 KiB. The limit on the file
 is larger, because whitespace does not count for the server.
 """
+
+PIPE_SECONDS: Final = 10.0
+"""The maximum time, in seconds, to wait for the end of a schema that is read from a pipe."""
 
 CHECK_SECONDS: Final = 10.0
 """The maximum processor time of a check, in seconds. After this time, the answer counts as invalid. The limit is
@@ -47,8 +53,7 @@ def read_schema(path: str) -> dict[str, Any]:
         UsageError: the file cannot be read, or does not contain a valid JSON Schema.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_SCHEMA_BYTES + 1)
+        text = _read(path)
         if len(text) > MAX_SCHEMA_BYTES:
             raise UsageError(f"the schema {path} has more than {MAX_SCHEMA_BYTES // 1024**2} MiB")
         schema = json.loads(text)
@@ -62,6 +67,28 @@ def read_schema(path: str) -> dict[str, Any]:
     if (why := why_invalid_schema(schema)) is not None:
         raise UsageError(f"the schema {path} is invalid: {why}")
     return schema
+
+
+def _read(path: str) -> bytes:
+    """Return the content of a file or of a pipe, such as `<(jq .schema settings.json)`, at most `MAX_SCHEMA_BYTES`
+    bytes and one more.
+
+    Raises:
+        OSError: the file cannot be read, or the pipe did not end within `PIPE_SECONDS`.
+    """
+    until = time.monotonic() + PIPE_SECONDS
+    content = bytearray()
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        waiting = select.poll()
+        waiting.register(file, select.POLLIN)
+        while len(content) <= MAX_SCHEMA_BYTES:
+            if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+                raise OSError(0, f"the pipe did not end within {PIPE_SECONDS:g} s")
+            part = file.read(MAX_SCHEMA_BYTES + 1 - len(content))
+            if part == b"":
+                break
+            content += part or b""
+    return bytes(content)
 
 
 def why_invalid_schema(root: Mapping[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ from parley.app.signals import SIGNALS
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.settings import settings_loader
 from parley.config.working_directory import absolute_path
+from parley.wire.text import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         return _report(_ask("status"), as_json=args.json)
     if args.sign_in:
         page = _ask("sign-in")["page"]
-        print(json.dumps({"page": page}) if args.json else page)
+        print(json.dumps({"page": page}) if args.json else visible(page))
         return 0
     if args.stop or args.drain:
         return _stop("stop" if args.stop else "drain", as_json=args.json)
@@ -123,9 +124,9 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(description), flush=True)
             return
-        print(f"serving {where}, as process {os.getpid()}", flush=True)
+        print(f"serving {visible(where)}, as process {os.getpid()}", flush=True)
         if description["page"] is not None:
-            print(f"page    {description['page']}", flush=True)
+            print(f"page    {visible(description['page'])}", flush=True)
 
     try:
         set_up_logging(os.environ)
@@ -207,9 +208,9 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
         return 0
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
     print(f"process {status['pid']}, Parley {status['version']}, since {since}")
-    print(f"socket  {status['socket']}")
+    print(f"socket  {visible(status['socket'])}")
     if status.get("url"):
-        print(f"address {status['url']}")
+        print(f"address {visible(status['url'])}")
     print(f"clients {status['clients']}, running turns {status['turns']}")
     if status["node"]:
         print(f"node    {status['node']}")

@@ -13,6 +13,7 @@ from parley.cli.printing import print_json, print_note
 from parley.cli.runner import CommandFailed
 from parley.cli.settings import settings_loader
 from parley.common.proxies import is_loopback
+from parley.wire.text import visible
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -68,7 +69,7 @@ async def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**described(stored), "type": "share", "url": link})
         return 0
-    print(link, flush=True)
+    print(visible(link), flush=True)
     expiry = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored.expires_at))
     print_note("share", f"valid until {expiry}; `parley token revoke {stored.name}` makes the link invalid")
     if is_loopback(urlsplit(address).hostname or ""):

@@ -13,6 +13,7 @@ from parley.cli.ids import find_conversation
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.server_address import ServerAddress, add_server_options
 from parley.client import Client, Conversation, CreateOptions, Overrides
+from parley.common.files import read_file
 from parley.config.working_directory import absolute_path
 from parley.wire.items import ImageItem
 from parley.wire.text import quoted
@@ -220,8 +221,7 @@ def image_items(paths: Sequence[str]) -> tuple[ImageItem, ...]:
     items = []
     for path in paths:
         try:
-            with open(path, "rb") as file:
-                items.append(ImageItem(image_url=data_url(file.read(MAX_IMAGE_BYTES + 1))))
+            items.append(ImageItem(image_url=data_url(read_file(path, limit=MAX_IMAGE_BYTES + 1))))
         except OSError as error:
             raise UsageError(f"cannot read the image {path}: {error.strerror}") from None
         except ValueError as error:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # has no types
 import pytest
 
 from parley.cli import answer_schema
-from parley.cli.answer_schema import AnswerSchema, why_invalid_schema
+from parley.cli.answer_schema import AnswerSchema, read_schema, why_invalid_schema
 
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 1.0, 1.5, 3, 6, 1e999, 10**400, "", "a", "ab", "abc", "é" * 4),
@@ -160,3 +164,19 @@ def test_a_check_that_takes_too_long_ends(schema: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(answer_schema, "CHECK_SECONDS", 0.2)
 
     assert "takes longer than 0.2 s" in str(AnswerSchema(schema).why_invalid(json.dumps("a" * 60 + "!")))
+
+
+def test_a_schema_is_read_from_a_pipe_whose_writer_is_slow(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def write() -> None:
+        with path.open("wb", buffering=0) as file:
+            for part in (b'{"type": ', b'"string"}'):
+                time.sleep(0.05)
+                file.write(part)
+
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(write)
+        assert read_schema(str(path)) == {"type": "string"}
+        writing.result()

@@ -113,7 +113,10 @@ def _expanded(path: str) -> str:
 
 
 def _write_new(path: str, text: str) -> None:
-    with open(path, "x", encoding="utf-8", errors="replace") as file:
+    """Write a new file that only the current user can read."""
+    with open(
+        path, "x", encoding="utf-8", errors="replace", opener=lambda name, flags: os.open(name, flags, 0o600)
+    ) as file:
         file.write(text)
 
 
