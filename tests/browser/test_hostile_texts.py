@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from unicodedata import category
 
 import pytest
 from playwright.async_api import Browser, expect
 
-from kit.clients.page import DESKTOP, open_page
+from kit.clients.page import DESKTOP, PHONE, open_page
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from parley.testing import Call, Pieces, Reasoning, ScriptedModel
@@ -130,6 +131,53 @@ async def test_changed_lines_that_look_like_headers_are_shown(
         assert sorted(await card.evaluate_all(LINES)) == sorted(shown)
 
 
+@pytest.mark.parametrize("view", [DESKTOP, PHONE], ids=["desktop", "phone"])
+async def test_the_end_of_a_command_is_not_below_a_scroll_area_when_it_is_approved(
+    browser: Browser, server: HttpServer, model: ScriptedModel, view: dict[str, Any]
+) -> None:
+    script = "true" + "\n" * 40 + "true\n" * 60 + "touch made"
+    model.says(Call("shell", {"command": ["bash", "-c", script]}))
+    model.says("finished")
+    is_whole = "node => node.scrollHeight <= node.clientHeight + 1"
+    async with open_page(browser, server, **view) as user:
+        conversation = await user.start_conversation()
+        await user.send("go")
+        await user.sees_state("Waiting for you")
+        command = user.transcript.locator("pre.command-text")
+        await expect(command).to_contain_text("true\n39 empty lines\ntrue\ntrue\n")
+        assert await command.evaluate(is_whole)
+
+        await user.page.evaluate("location.hash = ''")
+        card = user.page.locator(".waiting-card")
+        await expect(card.locator("[data-key=d]")).to_be_enabled()
+        await expect(card.locator("[data-key=a]")).to_be_disabled()
+        await card.locator(".waiting-title").focus()
+        await user.page.keyboard.press("a")
+        await expect(card.locator("pre.command-text")).to_contain_text("touch made")
+        await card.get_by_role("button", name="Show all 101 lines").click()
+        await expect(card.locator("[data-key=a]")).to_be_enabled()
+        assert await card.locator("pre.command-text").evaluate(is_whole)
+        assert not (server.work / "made").exists()
+        await card.locator("[data-key=a]").click()
+        await user.open(conversation)
+        await user.sees("finished")
+
+
+async def test_a_long_change_in_the_list_is_approved_after_all_of_it_was_shown(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    client = await server.client(capabilities={"elicitation": {}})
+    lines = "\n+x = 1" * 60
+    model.says(Call("apply_patch", {"input": f"*** Begin Patch\n*** Add File: a.py{lines}\n*** End Patch"}))
+    await client.say(await client.create(cwd=str(server.work)), "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        card = user.page.locator(".waiting-card")
+        await expect(card.locator("[data-key=d]")).to_be_enabled()
+        await expect(card.locator("[data-key=a]")).to_be_disabled()
+        await card.get_by_role("button", name="Show all 60 lines").click()
+        await expect(card.locator("[data-key=a]")).to_be_enabled()
+
+
 @pytest.mark.parametrize("kind", ["line", "lines"])
 async def test_a_change_is_approved_after_all_of_it_was_shown(
     browser: Browser, server: HttpServer, model: ScriptedModel, kind: str
@@ -152,7 +200,8 @@ async def test_a_change_is_approved_after_all_of_it_was_shown(
             if kind == "lines":
                 await view.locator(".file > summary").click()
                 await expect(view.locator("[data-key=a]")).to_be_disabled()
-            await view.locator(".more", has_text="Show").last.click()
+            while await view.locator("[data-key=a]").is_disabled():
+                await view.locator(".more").last.click()
             await expect(view).to_contain_text("; last")
             await expect(view.locator("[data-key=a]")).to_be_enabled()
             await expect(view.get_by_text("Show all of it before you approve it.")).to_be_hidden()

@@ -4,7 +4,7 @@ import { h } from "../dom.js"
 import { approvalButtons, denialButtons } from "../transcript/approval.js"
 import { fileDiffs } from "../transcript/diff_view.js"
 import { diffsOfChanges } from "../text/diff.js"
-import { commandText, visible, visibleText } from "../text/visible.js"
+import { commandText, visible, visibleCommand, visibleText } from "../text/visible.js"
 
 /**
  * @param {import("../state/list.js").Attention} attention
@@ -47,13 +47,39 @@ function subject(approval, cwd) {
     return h(
       "div",
       { class: "subject" },
-      h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" }, ...visible(text)),
+      clipped(h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" }, ...visibleCommand(text)), text.split("\n").length),
       approval.cwd && approval.cwd !== cwd && h("p", { class: "hint" }, "in ", h("code", { dir: "ltr" }, ...visible(approval.cwd))),
     )
   }
   if (approval.kind === "patch" && approval.changes) {
-    const files = fileDiffs(diffsOfChanges(approval.changes), { comments: null, cwd })
-    return h("div", { class: "subject files", tabindex: 0, role: "group", "aria-label": "Changes" }, files)
+    const files = diffsOfChanges(approval.changes)
+    const nodes = fileDiffs(files, { comments: null, cwd })
+    const lines = files.flatMap((file) => file.hunks).reduce((sum, hunk) => sum + hunk.lines.length, 0)
+    return h("div", { class: "subject" }, clipped(h("div", { class: "files", tabindex: 0, role: "group", "aria-label": "Changes" }, ...nodes), lines))
   }
   return h("p", { class: "subject" }, ...visible(approval.message))
+}
+
+/**
+ * Show the beginning of an element. If the element is higher than the style allows, show a button that shows all of it.
+ * @param {HTMLElement} element
+ * @param {number} lines
+ */
+function clipped(element, lines) {
+  const clip = h("div", { class: "clip" }, element)
+  const more = h("button", { type: "button", class: "more", onclick: () => show() }, lines > 1 ? `Show all ${lines.toLocaleString()} lines` : "Show the whole line")
+  const node = h("div", null, clip, more)
+  const observer = new ResizeObserver(() => {
+    const isWhole = clip.scrollHeight <= clip.clientHeight + 1
+    if (isWhole) more.remove()
+    else node.append(more)
+  })
+  const show = () => {
+    observer.disconnect()
+    clip.classList.remove("clip")
+    more.remove()
+  }
+  observer.observe(clip)
+  observer.observe(element)
+  return node
 }

@@ -35,6 +35,18 @@ export function visible(text) {
   return nodes
 }
 
+/**
+ * Return the nodes that show a command. More than three empty lines in a row are shown as one marked line, so that they do
+ * not move the end of the command out of view.
+ * @param {string} text
+ * @returns {(Node | string)[]}
+ */
+export function visibleCommand(text) {
+  return text.split(/(?<![^\n])((?:[ \t]*\n){4,})/).flatMap((part, index) =>
+    index % 2 ? [h("span", { class: "gap" }, `${part.split("\n").length - 1} empty lines`), "\n"] : visible(part),
+  )
+}
+
 /** Return `text` with every invisible character replaced by its code point. @param {string} text */
 export function visibleText(text) {
   return text.replace(INVISIBLE, codeNames)

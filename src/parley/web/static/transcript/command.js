@@ -2,7 +2,7 @@
 
 import { fill, h } from "../dom.js"
 import { TerminalText } from "../text/terminal.js"
-import { commandText, visible } from "../text/visible.js"
+import { commandText, visible, visibleCommand } from "../text/visible.js"
 import { approvalButtons, settlementText } from "./approval.js"
 import { CallView } from "./call_view.js"
 import { shortPath } from "./diff_view.js"
@@ -56,7 +56,7 @@ export class CommandView {
     const { shell, text } = commandText(command)
     const first = text.trim().split("\n", 1)[0].slice(0, 300)
     fill(this.frame.label, h("code", { dir: "ltr" }, ...visible(first), first.length < text.trim().length && " …"))
-    fill(this.full, ...visible(text))
+    fill(this.full, ...visibleCommand(text))
     fill(this.where, shell && h("code", null, shell), " in ", h("code", { dir: "ltr", title: cwd }, ...visible(shortPath(cwd, this.context.cwd()) || cwd)))
     if (reason) this.where.append(h("q", { class: "reason", dir: "auto" }, ...visible(reason)))
   }
