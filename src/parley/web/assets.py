@@ -54,7 +54,7 @@ UNSERVED: Final = frozenset({"package.json", "package-lock.json", "tsconfig.json
 COMPRESSED: Final = frozenset({".css", ".html", ".ico", ".js", ".json", ".mjs", ".svg", ".txt", ".webmanifest"})
 
 VENDORED: Final = "vendor/"
-COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTALL)
+COMMENT: Final = re.compile(rb"^[ \t]*(?:/\*.*?\*/[ \t]*|//[^\n]*)$", re.MULTILINE | re.DOTALL)
 """Matches a comment that occupies whole lines. In the modules and style sheets of the page, this pattern matches
 only comments.
 """

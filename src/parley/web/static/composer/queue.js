@@ -57,7 +57,8 @@ export class Queue {
       h("p", { class: "queue-title" }, paused ? "Queue, paused" : "Queue"),
       paused && may && h("button", { type: "button", class: "button small", onclick: () => void this.run("queueResume", {}) }, "Resume"),
     )
-    const edited = [...this.rows.children].filter((row) => row.querySelector("textarea")) // these rows keep the text and the focus
+    // These rows keep the text and the focus.
+    const edited = [...this.rows.children].filter((row) => row.querySelector("textarea"))
     arrange(this.rows, messages.map((message) => edited.find((row) => row.getAttribute("data-message") === message.message_id) ?? this.row(message, may)))
   }
 
@@ -81,7 +82,8 @@ export class Queue {
       const area = h("textarea", { rows: 2, "aria-label": "Queued message" })
       area.value = text
       const save = () => {
-        row.removeAttribute("data-message") // the next drawing replaces the row
+        // The next drawing replaces the row.
+        row.removeAttribute("data-message")
         void this.run("queueEdit", { message_id: message.message_id, content: [...(area.value ? [{ type: "text", text: area.value }] : []), ...others] })
       }
       area.addEventListener("keydown", (event) => {

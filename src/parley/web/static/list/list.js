@@ -68,7 +68,8 @@ export class ListView {
     this.rows = new Map()
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
     this.cards = new Map()
-    setInterval(() => this.draw(), 60_000) // the list shows how long ago each conversation was active
+    // The list shows how long ago each conversation was active.
+    setInterval(() => this.draw(), 60_000)
     this.draw()
   }
 

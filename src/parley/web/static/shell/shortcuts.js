@@ -15,7 +15,8 @@ const TYPING_MS = 1500
  *   isBusy: () => boolean, create: () => void, showKeys: () => void, close: () => void }} parts
  */
 export function installShortcuts({ screen, list, isBusy, create, close, showKeys }) {
-  let typed = -Infinity // the time of the last key in a text field; -Infinity if the user has left the field
+  // The time of the last key in a text field; -Infinity if the user has left the field.
+  let typed = -Infinity
   for (const type of ["keydown", "pointerdown", "focusin"]) {
     const watch = (/** @type {Event} */ event) => {
       const isLeaving = event instanceof KeyboardEvent && /^(Escape|Tab)$/.test(event.key)
@@ -31,7 +32,8 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
       return
     }
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return
-    if (isBusy() || document.querySelector("dialog[open]")) return // the key is meant for the dialog
+    // The key is meant for the dialog.
+    if (isBusy() || document.querySelector("dialog[open]")) return
     if (performance.now() - typed < TYPING_MS) {
       typed = performance.now()
       if (event.key.length === 1) event.preventDefault()
@@ -40,7 +42,8 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
     const run = action(event.key)
     if (!run) return
     event.preventDefault()
-    if (event.repeat && !/^[jk]$/.test(event.key)) return // a held key must not answer one request after another
+    // A held key must not answer one request after another.
+    if (event.repeat && !/^[jk]$/.test(event.key)) return
     run()
   })
 
@@ -95,7 +98,8 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
       if (request instanceof HTMLDetailsElement) request.open = true
       request.scrollIntoView({ block: "nearest" })
       if (!isInView(buttons)) buttons.scrollIntoView({ block: "nearest" })
-      announce(`Press ${key} again to answer.`) // a key must not answer a request that is not visible
+      // A key must not answer a request that is not visible.
+      announce(`Press ${key} again to answer.`)
       return
     }
     const button = /** @type {HTMLButtonElement | null} */ (buttons.querySelector(`[data-key="${key}"]`))

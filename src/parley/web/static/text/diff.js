@@ -119,7 +119,8 @@ export function diffsOfChanges(changes) {
       file.added = lines.length
       file.hunks = [{ header: "", lines: lines.map((/** @type {string} */ text, /** @type {number} */ index) => ({ kind: /** @type {const} */ ("add"), text, old: null, new: index + 1 })) }]
     } else if (change.update) {
-      const read = readDiff(`--- a\n+++ a\n${change.update.unified_diff}`) // the server sends hunks without file headers
+      // The server sends hunks without file headers.
+      const read = readDiff(`--- a\n+++ a\n${change.update.unified_diff}`)
       const found = read[0]
       if (found) Object.assign(file, { hunks: found.hunks, added: found.added, deleted: found.deleted })
       if (change.update.move_path) Object.assign(file, { kind: "move", from: path, path: change.update.move_path })

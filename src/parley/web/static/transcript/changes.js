@@ -62,7 +62,8 @@ export class Changes {
     const key = shown.map((turn) => `${turn.seq}:${turn.diff.length}:${turn.diff.slice(-200)}`).join("\n") || "none"
     if (key === this.drawn) return
     if (!isChosen && this.files.querySelector("textarea")) {
-      this.written.observe(this.files, { childList: true, subtree: true }) // a comment is being written
+      // A comment is being written.
+      this.written.observe(this.files, { childList: true, subtree: true })
       return
     }
     this.written.disconnect()

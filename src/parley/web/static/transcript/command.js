@@ -43,7 +43,8 @@ export class CommandView {
     this.describe()
     frame.setOpen(item.state === "asking" || item.state === "running" || failed)
     fill(frame.status, ...this.statusText())
-    this.drawApproval() // also if the frame is closed: the buttons of a settled request must disappear
+    // Also if the frame is closed: the buttons of a settled request must disappear.
+    this.drawApproval()
     if (frame.node.open) this.drawOutput()
   }
 

@@ -54,7 +54,8 @@ export class PatchView {
     fill(frame.label, `${verb} `, h("code", { dir: "ltr" }, ...visible(names[0] ?? "nothing")), names.length > 1 && ` and ${names.length - 1} more`)
     fill(frame.status, item.state === "asking" && h("span", null, "Waiting for you"), counts(total))
     frame.setOpen(item.state === "asking" || failed || total.added + total.deleted <= MAX_OPEN_LINES)
-    this.drawApproval() // also if the frame is closed: the buttons of a settled request must disappear
+    // Also if the frame is closed: the buttons of a settled request must disappear.
+    this.drawApproval()
     if (!frame.node.open) return
     if (this.drawn !== item.changes && JSON.stringify(this.drawn) !== JSON.stringify(item.changes)) {
       this.drawn = item.changes

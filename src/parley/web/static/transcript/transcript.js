@@ -214,7 +214,8 @@ export class Transcript {
     const newest = turns.at(-1)
     if (this.chosenEnd && newest && newest !== this.chosenEnd) {
       const node = nodes.get(newest)
-      if (node && pathTo(node).includes(this.chosenEnd)) this.chosenEnd = null // the chosen branch has grown
+      // The chosen branch has grown.
+      if (node && pathTo(node).includes(this.chosenEnd)) this.chosenEnd = null
     }
     const end = nodes.get(this.chosenEnd ?? /** @type {Turn} */ (newest))
     this.path = end ? pathTo(end) : []
@@ -274,7 +275,8 @@ export class Transcript {
   scrolled() {
     const { scrollHeight, scrollTop, clientHeight } = this.scroller
     const was = this.following
-    if (was && this.heights() !== this.drawnHeights) return // new content has caused the scroll event; `resized` scrolls to the end
+    // New content has caused the scroll event; `resized` scrolls to the end.
+    if (was && this.heights() !== this.drawnHeights) return
     this.following = scrollHeight - scrollTop - clientHeight < AT_END_PIXELS
     this.jump.hidden = this.following
     if (this.following && !was) this.handlers.onEnd()
@@ -304,7 +306,8 @@ export class Transcript {
     this.drawnHeights = this.heights()
     if (this.following) this.pinToEnd()
     const { scrollHeight, clientHeight } = this.scroller
-    if (clientHeight > 0 && scrollHeight <= clientHeight) void this.loadOlder() // the loaded turns do not fill the screen
+    // The loaded turns do not fill the screen.
+    if (clientHeight > 0 && scrollHeight <= clientHeight) void this.loadOlder()
   }
 
   /** @private */
