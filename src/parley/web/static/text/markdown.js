@@ -11,8 +11,31 @@ import { fillLong } from "./long_text.js"
 const MAX_MARKDOWN = 200_000
 /** The maximum length, in characters, of text that is parsed as Markdown. The lexer can take very long for malicious text. */
 
-const TOO_SLOW = /[^\n]{10000}|([*_~`])\1{499}/
-/** Matches text for which the lexer takes quadratic time: long lines, and long sequences of the same delimiter. */
+const SAME_DELIMITERS = /([*_~`])\1{499}/
+const MAX_LINE = 10_000
+/** The lexer takes quadratic time for long lines, and for long sequences of the same delimiter. */
+
+const MAX_LINES = 10_000
+const MAX_CELLS = 20_000
+/** The maximum number of `*`, `_` and `~` in one paragraph. The time of the lexer grows with the square of this number. */
+const MAX_DELIMITERS = 3000
+
+/** Matches the end of a paragraph: an empty line, or the beginning of the next item of a list. */
+const PARAGRAPH_END = /\n[ \t>]*(?=\n)|\n {0,3}[-*+] +(?=\S)/
+const TABLE_HEAD = /^[-:| \t\r>*+\d.]+$/
+
+/** Return whether the lexer would take long for `text`, or the page for the resulting nodes. @param {string} text */
+function isTooSlow(text) {
+  const lines = text.split("\n")
+  if (lines.length > MAX_LINES || lines.some((line) => line.length >= MAX_LINE) || SAME_DELIMITERS.test(text)) return true
+  let [squares, cells] = [0, 0]
+  for (const paragraph of text.split(PARAGRAPH_END)) {
+    squares += (paragraph.match(/[*_~]/g)?.length ?? 0) ** 2
+    const rows = paragraph.split("\n")
+    cells += rows.length * rows.reduce((most, row) => Math.max(most, TABLE_HEAD.test(row) ? row.split("|").length - 1 : 0), 0)
+  }
+  return squares > MAX_DELIMITERS ** 2 || cells > MAX_CELLS
+}
 
 /** @typedef {any} Token */
 
@@ -22,7 +45,7 @@ const TOO_SLOW = /[^\n]{10000}|([*_~`])\1{499}/
  */
 export function blocksOf(text) {
   try {
-    if (!TOO_SLOW.test(text)) return lexer(text, { gfm: true, breaks: true })
+    if (!isTooSlow(text)) return lexer(text, { gfm: true, breaks: true })
   } catch {
     // The text has too many nested levels, such as quotes. An error would hide this text and all later items.
   }
@@ -31,7 +54,7 @@ export function blocksOf(text) {
 
 /** Return whether the lexer can parse `text` as Markdown in a short time. @param {string} text */
 export function isMarkdown(text) {
-  return text.length <= MAX_MARKDOWN && !TOO_SLOW.test(text)
+  return text.length <= MAX_MARKDOWN && !isTooSlow(text)
 }
 
 /**
