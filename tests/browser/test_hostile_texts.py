@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 from unicodedata import category
 
@@ -333,6 +334,31 @@ async def test_terminal_output_is_text_with_colours(
         assert await terminal.inner_text() == "red moved link \n100%\n<b>&amp;\n"
         await expect(terminal.locator(".fg-1")).to_have_text("red")
         assert await terminal.locator("a, b").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "shown", "elements"),
+    [
+        ("'ab\\b' * 11_000", "a" * 4_000 + " … 7,001 more characters in this line", 2),
+        ("'\\x1b[31ma\\x1b[32mb\\b' * 3 + '\\r\\x1b[0mX\\n'", "Xaab\n", 3),
+        ("'ab\\b' * 10 + '\\x1b[5D\\r12\\x1b[K3\\n'", "123\n", 1),
+        ("('\\x01' * 3_000 + '\\n') * 300", ("⟨U+0001⟩ × 3000\n" * 300), 600),
+    ],
+    ids=["backspaces", "colours", "cleared", "control-characters"],
+)
+async def test_output_with_many_control_characters_needs_few_elements(
+    browser: Browser, server: HttpServer, model: ScriptedModel, script: str, shown: str, elements: int
+) -> None:
+    model.says(sh("call", f'{sys.executable} -c "import sys; sys.stdout.write({script})"; exit 1'))
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        await user.button("Approve").click()
+        await user.sees_state("Done")
+
+        terminal = user.transcript.locator(".terminal")
+        assert await terminal.text_content() == shown
+        assert await terminal.locator(".line *").count() == elements
 
 
 @pytest.mark.parametrize(

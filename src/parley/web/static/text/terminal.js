@@ -14,7 +14,7 @@ const SEQUENCE =
   /\u001b(?:\[([0-9;:]*)([@-~])|\[[^@-~]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[PX^_][^\u001b]*\u001b\\|[ -/]*[0-Z\\-~])|\r\n|\n|\r|\u0008/g
 
 /** @typedef {{ fg: string, bg: string, bold: boolean, dim: boolean, italic: boolean, underline: boolean, inverse: boolean }} Style */
-/** @typedef {{ text: string, style: Style, stream: string }} Run */
+/** @typedef {{ key: string, style: Style, stream: string }} Look */
 
 const PLAIN = Object.freeze({ fg: "", bg: "", bold: false, dim: false, italic: false, underline: false, inverse: false })
 
@@ -22,12 +22,14 @@ export class TerminalText {
   /** @param {HTMLElement} element the element to which the lines are added */
   constructor(element) {
     this.element = element
-    /** @private @type {Record<string, Style>} */
-    this.styles = {}
+    /** @private @type {Record<string, Look>} the current look, keyed by stream */
+    this.looks = {}
     /** @private @type {Record<string, string>} the beginning of an incomplete escape sequence, keyed by stream */
     this.partial = {}
-    /** @private @type {Run[]} the last line */
+    /** @private @type {string[]} the first characters of the last line: at most MAX_LINE code units */
     this.line = []
+    /** @private @type {Look[]} the looks of these characters */
+    this.lineLooks = []
     /** @private */
     this.width = 0
     /** @private */
@@ -54,7 +56,7 @@ export class TerminalText {
       this.feed()
       return
     }
-    const style = (this.styles[stream] ??= { ...PLAIN })
+    let look = this.looks[stream] ?? lookOf(stream, { ...PLAIN })
     let all = (this.partial[stream] ?? "") + text
     const escape = all.lastIndexOf("\u001b")
     const isPartial = escape >= 0 && all.length - escape < 64 && !new RegExp(`^${SEQUENCE.source}`).test(all.slice(escape))
@@ -62,31 +64,33 @@ export class TerminalText {
     if (isPartial) all = all.slice(0, escape)
     let start = 0
     for (const found of all.matchAll(SEQUENCE)) {
-      if (found.index > start) this.print(stream, all.slice(start, found.index), style)
+      if (found.index > start) this.print(all.slice(start, found.index), look)
       start = found.index + found[0].length
       if (found[0] === "\n" || found[0] === "\r\n") this.feed()
       else if (found[0] === "\r") this.column = 0
       else if (found[0] === "\b") this.column = Math.max(0, this.column - 1)
-      else if (found[2] === "m") applySgr(style, found[1])
+      else if (found[2] === "m") {
+        const style = { ...look.style }
+        applySgr(style, found[1])
+        look = lookOf(stream, style)
+      }
       else if (found[2] === "K") this.clearToEnd()
     }
-    if (start < all.length) this.print(stream, all.slice(start), style)
+    if (start < all.length) this.print(all.slice(start), look)
+    this.looks[stream] = look
     this.drawLine()
   }
 
   /**
    * @private
-   * @param {string} stream
    * @param {string} text
-   * @param {Style} style
+   * @param {Look} look
    */
-  print(stream, text, style) {
-    const run = { text, style: { ...style }, stream }
-    if (this.column >= this.width) this.line.push(run)
-    else {
-      const before = slice(this.line, 0, this.column)
-      const after = slice(this.line, this.column + text.length, this.width)
-      this.line = [...before, run, ...after]
+  print(text, look) {
+    const end = Math.min(text.length, MAX_LINE - this.column)
+    for (let index = 0; index < end; index++) {
+      this.line[this.column + index] = text[index]
+      this.lineLooks[this.column + index] = look
     }
     this.column += text.length
     this.width = Math.max(this.width, this.column)
@@ -94,8 +98,8 @@ export class TerminalText {
 
   /** @private */
   clearToEnd() {
-    this.line = slice(this.line, 0, this.column)
     this.width = Math.min(this.width, this.column)
+    this.line.length = Math.min(this.line.length, this.width)
   }
 
   /** @private */
@@ -127,12 +131,11 @@ export class TerminalText {
       if (!this.node.querySelector(".gap")) this.node.replaceChildren()
       return
     }
-    let room = MAX_LINE
     const nodes = []
-    for (const run of this.line) {
-      if (room <= 0) break
-      nodes.push(runNode(run, room))
-      room -= run.text.length
+    for (let start = 0, end = 0; start < this.line.length; start = end) {
+      const look = this.lineLooks[start]
+      while (end < this.line.length && this.lineLooks[end].key === look.key) end++
+      nodes.push(runNode(this.line.slice(start, end).join(""), look))
     }
     if (this.width > MAX_LINE)
       nodes.push(h("span", { class: "gap" }, ` … ${(this.width - MAX_LINE).toLocaleString()} more characters in this line`))
@@ -141,34 +144,26 @@ export class TerminalText {
 }
 
 /**
- * @param {Run} run
- * @param {number} room
+ * @param {string} stream
+ * @param {Style} style
+ * @returns {Look}
  */
-function runNode(run, room) {
-  const { style, stream } = run
+function lookOf(stream, style) {
+  return { key: JSON.stringify([stream, style]), style, stream }
+}
+
+/**
+ * @param {string} text
+ * @param {Look} look
+ */
+function runNode(text, { style, stream }) {
   const classes = [stream === "stderr" && "stderr", style.bold && "bold", style.dim && "dim", style.italic && "italic", style.underline && "underline", style.inverse && "inverse"]
-  const node = h("span", { class: classes.filter(Boolean).join(" ") || undefined }, ...visible(run.text.slice(0, room)))
+  const node = h("span", { class: classes.filter(Boolean).join(" ") || undefined }, ...visible(text))
   if (/^[0-9]+$/.test(style.fg)) node.classList.add(`fg-${style.fg}`)
   else if (style.fg) node.style.color = style.fg
   if (/^[0-9]+$/.test(style.bg)) node.classList.add(`bg-${style.bg}`)
   else if (style.bg) node.style.backgroundColor = style.bg
   return node
-}
-
-/**
- * @param {Run[]} runs
- * @param {number} from
- * @param {number} to
- */
-function slice(runs, from, to) {
-  const kept = []
-  let at = 0
-  for (const run of runs) {
-    const text = run.text.slice(Math.max(0, from - at), Math.max(0, to - at))
-    if (text) kept.push({ ...run, text })
-    at += run.text.length
-  }
-  return kept
 }
 
 /**
