@@ -293,6 +293,42 @@ async def test_approvals_are_answered_with_one_key_and_for_the_session(
     assert (server.work / "made").read_text() == "ran\nran\n"
 
 
+async def test_a_call_with_a_repeated_id_is_shown_beside_the_denied_call(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        for name in ("first", "second"):  # in the same turn
+            model.says(sh("same", f"touch {name}"))
+        model.says("one")
+        await user.send("go")
+        for name in ("first", "second"):
+            await user.sees(f"touch {name}")
+            await (
+                user.transcript.locator("[data-state=asking]")
+                .get_by_role("button", name="Deny", exact=True)
+                .click()
+            )
+            await expect(user.transcript.locator(".call", has_text=f"touch {name}")).to_have_attribute(
+                "data-state", "denied"
+            )
+        await user.sees_state("Done")
+        model.says(sh("same", "touch third"))  # in the next turn
+        model.says("two")
+        await user.send("again")
+        await (
+            user.transcript.locator("[data-state=asking]").get_by_role("button", name="Approve", exact=True).click()
+        )
+        await user.sees("two")
+        await user.page.reload()
+        await user.sees("two")
+
+        states = await user.transcript.locator(".call").evaluate_all(
+            "calls => calls.map(call => [call.querySelector('.call-label').textContent, call.dataset.state])"
+        )
+        assert states == [["touch first", "denied"], ["touch second", "denied"], ["touch third", "ended"]]
+
+
 async def test_images_and_files_are_chosen_pasted_dropped_and_sent(
     browser: Browser, server: HttpServer, model: ScriptedModel, tmp_path: Path
 ) -> None:

@@ -348,8 +348,9 @@ export class Conversation {
   }
 
   /**
-   * Add a command, patch or tool call to the turn. If its call id is already known, for example from its approval request,
-   * change the existing item instead.
+   * Add a command, patch or tool call to the turn. If the same call is already shown, for example because of its approval
+   * request, change the existing item instead. A model may use a call id again: a call of an earlier turn, a call that has
+   * ended or was denied, and a call with a settled approval request, if this is a new request, are other calls.
    * @private
    * @param {string} id
    * @param {number} seq
@@ -357,13 +358,14 @@ export class Conversation {
    */
   call(id, seq, fields) {
     const known = this.calls.get(id)
-    if (known && known.item.kind === fields.kind && known.item.state !== "ended") {
+    const turn = this.turns[this.turns.length - 1]
+    if (!turn) return
+    const isOpen = known?.turn === turn && known.item.kind === fields.kind && (known.item.state === "asking" || known.item.state === "running")
+    if (isOpen && !(fields.state === "asking" && known.item.settlement)) {
       this.changed(id, fields)
       return
     }
     const item = { seq, callId: id, output: new Output(), ...fields }
-    const turn = this.turns[this.turns.length - 1]
-    if (!turn) return
     this.calls.set(id, { turn, item })
     this.add(item)
   }
