@@ -65,6 +65,17 @@ String.prototype.matchAll = function (pattern) {
 }
 """
 
+# The horizontal positions of the characters of the last text in an element.
+PLACES = """node => {
+    const text = node.lastChild
+    const range = document.createRange()
+    return Array.from(text.data, (_, index) => {
+        range.setStart(text, index)
+        range.setEnd(text, index + 1)
+        return range.getBoundingClientRect().left
+    })
+}"""
+
 
 async def test_markup_and_links_are_text(browser: Browser, server: HttpServer, model: ScriptedModel) -> None:
     model.says(Reasoning(MARKUP), Pieces(MARKUP, 7))
@@ -211,6 +222,24 @@ async def test_a_change_is_approved_after_all_of_it_was_shown(
         await user.sees("finished")
 
     assert (server.work / "a.py").read_text().endswith("; last\n")
+
+
+async def test_right_to_left_letters_keep_their_order_in_a_request(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    line = 'touch "\u05d0" > 1; rm -rf 2 # "\u05d1"'
+    patch = f"*** Begin Patch\n*** Add File: \u05d0 1 \u05d1.sh\n+{line}\n*** End Patch"
+    client = await server.client(capabilities={"elicitation": {}})
+    for call in (sh("call", line), Call("apply_patch", {"input": patch})):
+        model.says(call)
+        await client.say(await client.create(cwd=str(server.work)), "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        for name in ("pre.command-text", ".path", "tr.add .text"):
+            shown = user.page.locator(f".waiting-card {name}")
+            await expect(shown).to_have_count(1)
+            places = await shown.evaluate(PLACES)
+            assert len(places) > 5
+            assert places == sorted(places), name
 
 
 @pytest.mark.parametrize(
