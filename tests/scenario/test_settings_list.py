@@ -118,6 +118,19 @@ async def test_a_client_with_one_conversation_sees_the_settings_of_that_one(serv
     assert (found["sandbox_modes"], found["approval_policies"]) == (["read-only"], ["untrusted"])
 
 
+@pytest.mark.promises("settings.allowed", "roles.bound")
+async def test_an_observer_of_one_conversation_sees_no_default_of_the_server(server: HttpServer) -> None:
+    admin = await server.client()
+    strict = {"sandbox": "read-only", "approval_policy": "untrusted", "model": "its-model"}
+    found = await listed(server, "observer", await admin.create(**strict, cwd="/tmp"))
+
+    assert {name: value for name, value in found.items() if value} == {
+        **strict,
+        "cwd": "/tmp",
+        "model_provider": found["model_provider"],
+    }
+
+
 @pytest.mark.promises("settings.allowed", "roles.settings")
 async def test_every_listed_choice_is_accepted(server: HttpServer) -> None:
     driver = await server.client(token=await server.create_token("driver", "driver"))
