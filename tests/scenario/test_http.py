@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kit.clients.http_client import HttpReply, SseReader
+from kit.clients.http_client import HttpClient, HttpReply, SseReader
 from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shell_turns import sh
@@ -21,8 +21,10 @@ from kit.system.waiting import until
 from parley.conversation import log as conversation_log
 from parley.conversation.log import Delta
 from parley.runtime import durable_log
+from parley.runtime.conversation import Conversation
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.events import AgentMessage
+from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import encode as wire_encode
 
 ELICITS: dict[str, Any] = {"elicitation": {}}
@@ -453,3 +455,62 @@ async def test_unpaired_surrogates_are_replaced_up_to_a_limit_and_cost_little(se
     assert time.process_time() - begin < 0.15
     assert (refused.status, refused.json["error"]["code"]) == (400, -32600)
     assert (await client.send("POST", b"[%b]" % few)).json["error"]["data"]["code"] == "array_not_allowed"
+
+
+# --- the end of a session --------------------------------------------------------------------
+
+
+@pytest.mark.promises("http.answers", "http.session")
+async def test_a_request_in_progress_when_its_session_is_deleted_gets_its_response(server: HttpServer) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    conversations = server.server.core.context.conversations
+    find, began, goes_on = conversations.find, asyncio.Event(), asyncio.Event()
+
+    async def slow_find(conversation_id: ConversationId) -> Conversation:
+        began.set()
+        await goes_on.wait()
+        return await find(conversation_id)
+
+    conversations.find = slow_find  # type: ignore[method-assign]  # a store cannot be made to wait at this moment
+    status = asyncio.ensure_future(client.post(tool(1, "conversationStatus", {"conversation_id": conversation})))
+    await began.wait()
+    deleted = await client.send("DELETE")
+    goes_on.set()
+    answered = await status
+
+    assert deleted.status == 204
+    assert answered.status == 200
+    assert answered.json["result"]["structuredContent"]["state"] == "idle"
+
+
+async def begin_waiting(client: HttpClient, server: HttpServer, conversation: str) -> asyncio.Future[HttpReply]:
+    """Send a `conversationRead` that waits for events."""
+    arguments = {"conversation_id": conversation, "after": 0, "wait_seconds": 25}
+    reading = asyncio.ensure_future(client.post(tool(1, "conversationRead", arguments)))
+    assert client.session_id is not None
+    session = server.service.sessions._sessions[client.session_id]
+    await until(lambda: not session.is_idle or reading.done())
+    return reading
+
+
+@pytest.mark.promises("http.answers", "http.session")
+async def test_a_request_that_the_end_of_its_session_stops_gets_404(server: HttpServer) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    reading = await begin_waiting(client, server, conversation)
+    await client.send("DELETE")
+    stopped = await reading
+
+    assert (stopped.status, stopped.json["id"]) == (404, 1)
+    assert stopped.json["error"]["data"]["code"] == "unknown_session"
+
+
+@pytest.mark.promises("http.answers", "http.token")
+async def test_a_request_in_progress_when_its_token_is_revoked_gets_401(server: HttpServer) -> None:
+    client = await server.client(token=await server.create_token("gone", "admin"))
+    conversation = await client.create()
+    reading = await begin_waiting(client, server, conversation)
+    await server.revoke_token("gone")
+
+    assert (await reading).status == 401

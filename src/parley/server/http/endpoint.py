@@ -278,10 +278,29 @@ class HttpEndpoint:
                 await asyncio.sleep(0)  # the dispatcher handles a notification in the next tick
                 await self._sessions.save_ended_streams(session)
             return HttpAnswer(status=HTTPStatus.ACCEPTED)
+        return await self._json_answer(session, reply, is_array=is_array)
+
+    async def _json_answer(self, session: HttpSession, reply: JsonReply, *, is_array: bool) -> HttpAnswer:
+        """Wait for the responses to the requests of a POST, and return them as JSON.
+
+        If the session ends, requests that are still being executed get their responses.
+
+        Raises:
+            UnknownSession: the session has ended, and the requests get no responses.
+        """
         with session.in_use():
-            await first_of(reply.done(), session.wait_ended())
+            await first_of(reply.done(), session.wait_all_answered())
             await session.saved()
-        return _json_answer(reply.answers, is_array=is_array)
+        if session.is_cut_off:
+            return UNAUTHORIZED
+        if reply.answers:
+            body = b"[%b]" % b",".join(reply.answers) if is_array else reply.answers[0]
+            return HttpAnswer(status=HTTPStatus.OK, body=body, headers=JSON)
+        if reply.is_done:  # the client has cancelled the requests
+            return HttpAnswer(status=HTTPStatus.ACCEPTED)
+        if self._sessions.is_shutting_down:
+            return UNAVAILABLE
+        raise UnknownSession
 
     async def _messages(self, request: HttpRequest) -> tuple[list[PostedMessage], bool]:
         own_bytes = 0
@@ -307,11 +326,8 @@ class HttpEndpoint:
             raise BadBody("`initialize` is a request")
         session = await self._sessions.create(principal)
         reply = JsonReply(1, session.outbox)
-        with session.in_use():
-            session.client.take(message.frame, reply)
-            await first_of(reply.done(), session.wait_ended())
-            await session.saved()
-        answer = _json_answer(reply.answers, is_array=False)
+        session.client.take(message.frame, reply)
+        answer = await self._json_answer(session, reply, is_array=False)
         if not session.client.session.initialized:
             self._sessions.delete(session)
             return answer
@@ -382,13 +398,6 @@ def _cursors(request: HttpRequest, session: HttpSession) -> SessionCursors | Non
     if cursors is None:
         raise UnknownEventId
     return cursors
-
-
-def _json_answer(answers: list[bytes], *, is_array: bool) -> HttpAnswer:
-    if not answers:  # the client has cancelled the requests, or the session has ended
-        return HttpAnswer(status=HTTPStatus.ACCEPTED)
-    body = b"[%b]" % b",".join(answers) if is_array else answers[0]
-    return HttpAnswer(status=HTTPStatus.OK, body=body, headers=JSON)
 
 
 def _accepts(request: HttpRequest, types: frozenset[str]) -> bool:

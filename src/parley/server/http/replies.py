@@ -47,6 +47,11 @@ class JsonReply:
         if self._left <= 0:
             self._done.set()
 
+    @property
+    def is_done(self) -> bool:
+        """True if every request has its response, or was cancelled and gets no response."""
+        return self._done.is_set()
+
     async def done(self) -> None:
         """Wait until every request has its response, or was cancelled and gets no response."""
         await self._done.wait()

@@ -48,6 +48,9 @@ class HttpSession:
         self._client: ClientConnection | None = None
         self._connected = asyncio.Event()
         self._ended = asyncio.Event()
+        self._all_answered = asyncio.Event()
+        self.is_cut_off = False
+        """True if the session has ended because its principal is no longer authorized."""
         self._had_stream = session_id is not None
         self.stored_at = 0.0
         """The time of last use that is stored for the session, in seconds since the epoch."""
@@ -191,10 +194,20 @@ class HttpSession:
             self._client.remove()
         for stream in tuple(self._calls.values()):
             stream.close()
+        self.is_cut_off = True
         self.end()
+        self.stop_answering()
 
     async def wait_ended(self) -> None:
         await self._ended.wait()
+
+    def stop_answering(self) -> None:
+        """Record that the requests in progress get no further responses."""
+        self._all_answered.set()
+
+    async def wait_all_answered(self) -> None:
+        """Wait until the session has ended and the requests in progress get no further responses."""
+        await self._all_answered.wait()
 
     def _send_requests_again(self) -> None:
         if self._client is not None:

@@ -202,6 +202,10 @@ class HttpSessions:
         opening = {stream.conversation for stream in session.opening}
         return not all(map(session.client.has_stream, session.stored_streams - opening))
 
+    @property
+    def is_shutting_down(self) -> bool:
+        return self._core.is_shutting_down
+
     # --- the store -----------------------------------------------------------------------
 
     @property
@@ -485,6 +489,7 @@ class HttpSessions:
             self._check.cancel()
         for session in tuple(self._sessions.values()):
             self.delete(session)
+            session.stop_answering()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -501,6 +506,7 @@ class HttpSessions:
             log.exception("an HTTP session failed")
         finally:
             self.delete(session)
+            session.stop_answering()
 
     def _end_longest_idle(self, principal: Principal) -> None:
         idle = [one for one in self._sessions.values() if one.is_idle and one.principal.key == principal.key]

@@ -21,7 +21,7 @@ from parley.server.context import Principal, Reply
 from parley.server.errors import RequestRefused
 from parley.server.http.authentication import UNAUTHORIZED
 from parley.server.http.errors import HeaderMismatch, NotAcceptable
-from parley.server.http.messages import JSON, PostedMessage, refusal
+from parley.server.http.messages import JSON, UNAVAILABLE, PostedMessage, refusal
 from parley.server.http.repeated_headers import wrong_header
 from parley.server.http.replies import JsonReply, first_of
 from parley.server.modern.requests import checked_meta
@@ -142,8 +142,8 @@ class StatelessRequests:
             post.end()
         if not self._is_valid(principal):
             return UNAUTHORIZED
-        if not reply.answers:
-            return HttpAnswer(status=HTTPStatus.ACCEPTED)
+        if not reply.answers:  # the request was ended by the server
+            return UNAVAILABLE
         return HttpAnswer(status=_status(reply.answers[0]), body=reply.answers[0], headers=JSON)
 
     def end_all_of(self, principal: Principal) -> None:
