@@ -53,9 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but rarely, because the tests create much more garbage than cycles."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
     gc.enable()
 
 
