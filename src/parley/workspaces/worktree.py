@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import time
 from typing import Final
 
@@ -25,6 +24,7 @@ from parley.workspaces.inspection import UnsafeWorktree
 from parley.workspaces.locks import remove_locks
 from parley.workspaces.names import commit_message, is_from_parley
 from parley.workspaces.paths import USED, WorktreePaths
+from parley.workspaces.removal import move_away
 from parley.workspaces.start import Start, choose_start
 from parley.workspaces.worktree_git import WorktreeGit
 
@@ -199,9 +199,8 @@ class Worktree:
         return not await self._git.on_clone("rev-list", "--max-count=1", head, "--not", "--remotes=origin")
 
     def remove(self) -> None:
-        """Delete the worktree with all its files."""
-        shutil.rmtree(self.paths.tree, ignore_errors=True)
-        shutil.rmtree(self.paths.admin)
+        """Remove the worktree. `begin_deletion` then deletes its files."""
+        move_away(self.paths)
 
     def _event(
         self, commit: str, branch: str, *, pushed: bool, code: str | None, message: str | None

@@ -9,6 +9,8 @@ A Git command that uses the files of a worktree can write only to the administra
 `repositories/NAME.git/worktrees/ID`. Git stores new objects there, and the server then moves these objects to the
 clone. Before a checkout, the server moves the worktree into the administrative directory, where no command of a
 model can replace the worktree. After the checkout, the server moves the worktree back to `worktrees/ID`.
+
+To remove a worktree, the server first renames it to `repositories/ID.removed-TIME`, and then deletes its files.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from parley.errors import COMMIT_FAILED, BadSetting, WorkspaceUnavailable
 from parley.ports.commands import CommandRunner
 from parley.wire.events import WorkspaceUpdated
 from parley.wire.ids import ConversationId
+from parley.workspaces.checkout import completed
 from parley.workspaces.git import Git, GitFailed, Remote, expanded
 from parley.workspaces.paths import WorktreePaths, make_directories
+from parley.workspaces.removal import begin_deletion
 from parley.workspaces.worktree import Worktree
 
 __all__ = ["GitWorktrees"]
@@ -40,7 +44,7 @@ log = logging.getLogger(__name__)
 
 LOCK_POLL_SECONDS: Final = 0.05
 COLLECT_SECONDS: Final = 3600.0
-"""The minimum time in seconds between two searches for worktrees to remove."""
+"""The minimum time in seconds between two searches for unused worktrees and for undeleted files of removed ones."""
 
 
 class GitWorktrees:
@@ -114,12 +118,15 @@ class GitWorktrees:
             paths = WorktreePaths.of(ConversationId(one), name, place)
             return Worktree(git, paths, name, repository, workspace, self._node())
 
-        if workspace.keep_days and time.monotonic() - self._collected > COLLECT_SECONDS:
+        if time.monotonic() - self._collected > COLLECT_SECONDS:
             self._collected = time.monotonic()
             paths = WorktreePaths.of(conversation_id, name, path)
-            if await asyncio.to_thread(os.path.isdir, paths.clone):
-                async with self._locked(paths.clone):
-                    await _collect(paths, worktree_of, time.time() - workspace.keep_days * 24 * 3600.0)
+            try:
+                if workspace.keep_days and await asyncio.to_thread(os.path.isdir, paths.clone):
+                    async with self._locked(paths.clone):
+                        await _collect(paths, worktree_of, time.time() - workspace.keep_days * 24 * 3600.0)
+            finally:
+                begin_deletion(paths.repositories)
         return worktree_of(conversation_id)
 
     @asynccontextmanager
@@ -153,7 +160,7 @@ async def _collect(paths: WorktreePaths, worktree_of: Callable[[str], Worktree],
             continue
         try:
             if await one.is_pushed():
-                await asyncio.to_thread(one.remove)
+                await completed(one.remove)
                 log.info("the unused worktree of %s was removed", name)
         except (GitFailed, OSError) as error:
             log.warning("the unused worktree of %s was not removed: %s", name, error)
