@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from kit.servers.git_http import serve_git
 from kit.servers.git_nodes import GitCluster, Origin, git_settings
 from kit.servers.http_server import HttpServer
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
-from parley.client import ToolFailed, TurnFailed
+from parley.client import ToolFailed, TurnFailed, connect
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.events import ErrorEvent, TaskComplete, WorkspaceUpdated
@@ -430,6 +432,57 @@ async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
     assert origin.subjects(branch) == ["By a person", "go", "By a person"]
     assert (origin.text(branch, "aaa"), origin.text(branch, "sub/file")) == ("theirs", "theirs")
     assert origin.text(branch, "file") == "one"
+
+
+SLOW_REMOVAL = """
+import os, runpy, shutil, time
+
+unlink = os.unlink
+
+def slow(path, **options):
+    if os.path.basename(path) == "slow":
+        time.sleep(3600)
+    unlink(path, **options)
+
+os.unlink = slow
+runpy.run_module("parley", run_name="__main__")
+"""
+"""`parley` that needs an hour to delete the file `slow` of a removed worktree."""
+
+
+@pytest.mark.long
+@pytest.mark.child_process
+@pytest.mark.promises("resident.stop")
+async def test_a_second_signal_does_not_wait_for_the_deletion_of_a_worktree(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    config = f"[workspace]\n{git_settings(str(origin.path), tmp_path / 'git')}"
+    parley_model.says(sh("c1", "echo x > slow"))
+    parley_model.says("First")
+    parley_model.says("Held", HOLD)
+    program = (sys.executable, "-P", "-c", SLOW_REMOVAL)
+    home = tmp_path / "home"
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        ResidentProcess(parley_model, home, config=config) as resident,
+        connect(socket=resident.description["socket"]) as client,
+    ):
+        unused = await client.create(repository="app", **WRITES)
+        await (await unused.send("go")).result()
+    repositories, tree = tmp_path / "git" / "repositories", tmp_path / "git" / "worktrees" / unused.id
+    os.utime(repositories / "app.git" / "worktrees" / unused.id / "parley-used", (0, 0))
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        ResidentProcess(parley_model, home, config=config, program=program) as resident,
+        connect(socket=resident.description["socket"]) as client,
+    ):
+        await (await client.create(repository="app", **WRITES)).send("again")
+        await until(lambda: not (tree / "README").exists())
+        resident.process.terminate()
+        resident.process.terminate()
+        await resident.process.wait()
+
+    assert [path.name for path in repositories.glob(f"{unused.id}.removed-*/tree/slow")] == ["slow"]
 
 
 @pytest.mark.promises("nodes.git")
