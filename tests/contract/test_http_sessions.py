@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,9 +71,20 @@ async def test_sessions_are_removed_by_digest_and_by_their_last_use(store: Store
     assert (one, await found(store)) == ([ONE, None], [None, OTHER])
 
 
+async def test_the_revision_of_a_session_is_the_digest_of_its_state(store: Store) -> None:
+    assert await store.save_session(ONE, replacing=None)
+    first = await store.session_revisions([ONE.digest, OTHER.digest])
+    assert await store.save_session(replace(ONE, data=b"new"), replacing=ONE.data)
+    second = await store.session_revisions([ONE.digest])
+
+    assert first == {ONE.digest: hashlib.sha256(ONE.data).digest()}
+    assert second == {ONE.digest: hashlib.sha256(b"new").digest()}
+
+
 async def test_the_last_use_is_noted_for_sessions_that_exist(store: Store) -> None:
     assert await store.save_session(ONE, replacing=None)
     await store.note_sessions_used({ONE.digest: 7.0, OTHER.digest: 8.0})
+    await store.note_sessions_used({ONE.digest: 6.0})  # another process has noted a later use
 
     assert await found(store) == [replace(ONE, used_at=7.0), None]
 

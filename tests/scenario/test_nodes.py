@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from aiohttp.test_utils import RawTestServer
 from kit.clients.http_client import HttpClient, SseEvent
 from kit.clients.http_events import last_id_of, logged, until_seen
 from kit.clients.reading import until_state
+from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_of, stored_events, turn_in
 from kit.clients.shell_turns import sh
 from kit.servers.node_process import NODE_TOKEN, NodeProcess, link_headers
@@ -113,6 +114,91 @@ async def test_calls_of_one_session_can_go_to_different_nodes_and_its_stream_mov
                 await until_state(client, conversation, "idle")
                 await until_seen(reader, events, conversation, await logged(client, conversation))
                 events += reader.events
+
+
+@pytest_asyncio.fixture
+async def client(nodes: tuple[NodeProcess, NodeProcess]) -> AsyncIterator[HttpClient]:
+    """Yield a client whose session is in the memory of both nodes. The client uses the first node."""
+    a, b = nodes
+    code, out, errors = await parley("token", "create", "ada", "--role", "admin", "--json", env=a.environ)
+    assert code == 0, errors
+    async with HttpClient(a.description["url"], token=json.loads(out)["token"]) as client:
+        await client.initialize()
+        async with on_node(client, b):
+            assert (await client.post(ping(1))).json == pong(1)
+        yield client
+
+
+@asynccontextmanager
+async def on_node(client: HttpClient, node: NodeProcess) -> AsyncIterator[None]:
+    """Send the requests of the client to the node."""
+    before, client.url = client.url, node.description["url"]
+    try:
+        yield
+    finally:
+        client.url = before
+
+
+@pytest.mark.promises("nodes.any-node", "http.session")
+async def test_a_session_that_is_deleted_on_one_node_ends_on_the_others(
+    nodes: tuple[NodeProcess, NodeProcess], client: HttpClient
+) -> None:
+    _, b = nodes
+    async with asyncio.timeout(TIMEOUT_SECONDS), on_node(client, b), client.stream() as reader:
+        async with on_node(client, nodes[0]):
+            deleted = await client.send("DELETE")
+        later = await client.post(ping(2))
+        rest = await reader.rest()
+
+    assert (deleted.status, later.status, rest) == (204, 404, [])
+
+
+@pytest.mark.promises("nodes.any-node", "http.session")
+async def test_an_idle_get_stream_ends_when_its_session_is_deleted_on_another_node(
+    nodes: tuple[NodeProcess, NodeProcess], client: HttpClient
+) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with on_node(client, nodes[1]), client.stream() as reader:
+            async with on_node(client, nodes[0]):
+                await client.send("DELETE")
+            rest = await reader.rest()
+
+    assert rest == []
+
+
+@pytest.mark.promises("nodes.any-node", "http.stream")
+async def test_streams_and_subscriptions_of_one_node_continue_on_the_others(
+    nodes: tuple[NodeProcess, NodeProcess], client: HttpClient, tmp_path: Path
+) -> None:
+    _, b = nodes
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        conversations = [await client.create(cwd=str(tmp_path)) for _ in range(2)]
+        streams = [
+            tool(10 + i, "conversationStream", {"conversation_id": one}) for i, one in enumerate(conversations)
+        ]
+        await client.post(streams[0])
+        uri = f"parley://conversations/{conversations[1]}"
+        await client.post(request(12, "resources/subscribe", {"uri": uri}))
+        async with on_node(client, b), client.stream() as reader:
+            first = await reader.wait_for_message("notifications/initial_state")
+            async with on_node(client, nodes[0]):
+                await client.post(streams[1])  # while the GET stream is at the other node
+            second = await reader.wait_for_message("notifications/initial_state")
+            updated = asyncio.ensure_future(reader.wait_for_message("notifications/resources/updated"))
+            await client.say(conversations[1], "hello")
+            notified = await updated
+            cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 10}}
+            cancelled = await client.post(cancel)
+        async with client.stream() as reader:
+            left = await reader.wait_for_message("notifications/initial_state")
+            pinged = await client.post(ping(3))
+            await asyncio.sleep(0.2)
+        states = [one for one in reader.events if one.message.get("method") == "notifications/initial_state"]
+
+    shown = [one["params"]["_meta"]["conversationId"] for one in (first, second, left)]
+    assert shown == [conversations[0], conversations[1], conversations[1]]
+    assert notified["params"]["uri"] == uri
+    assert (cancelled.status, pinged.json, len(states)) == (202, pong(3), 1)
 
 
 @pytest.mark.fresh_process  # OpenSSL reads SSL_CERT_FILE only once

@@ -15,6 +15,7 @@ from parley.app.available_memory import why_too_large
 from parley.app.http_choice import TOKEN_VARIABLE, HttpChoice
 from parley.app.http_urls import bracketed, own_url, scheme_of, server_url
 from parley.app.node_membership import NodeMembership
+from parley.app.stores import is_shared
 from parley.common.os_errors import os_detail
 from parley.config.tls_files import forget_tls_files, hide_tls_files
 from parley.config.types import ServeSettings
@@ -104,6 +105,7 @@ class HttpService:
             on_connected=on_connected,
             is_valid=self._is_valid,
             store=store,
+            is_shared=store is not None and is_shared(store),
         )
         self._settings = settings
         self._stateless = StatelessRequests(core, on_ended=on_request_ended, is_valid=self._is_valid)

@@ -13,7 +13,7 @@ from parley.ports.store import MaintainedStore, Store
 from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
-__all__ = ["inspect_postgres", "on_changes", "open_store", "server_store"]
+__all__ = ["inspect_postgres", "is_shared", "on_changes", "open_store", "server_store"]
 
 NO_DRIVER: Final = "the Python package asyncpg is not installed; install parley-server[postgres]"
 
@@ -58,6 +58,11 @@ def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
                 changed(one)
 
         store.listen(callback)
+
+
+def is_shared(store: Store) -> bool:
+    """Return whether servers on several computers can use the store at the same time."""
+    return isinstance(store, _Listening)
 
 
 def _database(loader: Loader) -> StoreUrl | None:

@@ -671,9 +671,15 @@ class Store(Protocol):
         """Return the session with the digest `digest`; None if there is no such session."""
         ...
 
+    async def session_revisions(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        """Map the digests of sessions to the SHA-256 digests of their states (`StoredSession.data`). Sessions that
+        are not stored are left out.
+        """
+        ...
+
     async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
         """Store the times when sessions were last used. `used` maps the digest of a session to a time in seconds
-        since the epoch. Removed sessions are ignored.
+        since the epoch. Removed sessions are ignored. If the stored time is later, it is kept.
         """
         ...
 

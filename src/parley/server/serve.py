@@ -185,6 +185,17 @@ class ClientConnection:
         session.requests.use_unique_ids()
         negotiate(session, params)
         session.log_level, session.last_stream = log_level, last_stream
+        await self.open_streams(streams)
+        await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
+
+    async def open_streams(self, streams: Iterable[StreamState]) -> None:
+        """Open streams that were opened by another server process. If the conversation of a stream no longer exists
+        or is damaged, the stream is not opened, and the client gets a notice.
+
+        Raises:
+            ParleyError: a conversation cannot be read. Some of the streams may not be open.
+        """
+        session = self.session
         for stream in streams:
             try:
                 require_conversation(session.principal, stream.conversation)
@@ -211,7 +222,10 @@ class ClientConnection:
                 event_meta=stream.event_meta,
                 as_log=stream.as_log,
             )
-        await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
+
+    def close_stream(self, conversation: ConversationId) -> None:
+        """End the stream of the conversation without a notice, because another server process has ended it."""
+        self._streams.close(conversation)
 
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
         """For each stream, repeat the messages that the client has not received.

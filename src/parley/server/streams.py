@@ -395,6 +395,11 @@ class Streams:
         if conversation.id in self._streams:
             call.on_cancel(cancelled)
 
+    def close(self, conversation_id: ConversationId) -> None:
+        """End the stream of the conversation, if there is one, without a notice to the client."""
+        if conversation_id in self._streams:
+            self._close(conversation_id)
+
     @property
     def states(self) -> tuple[StreamState, ...]:
         """The states of the open streams, from which the streams can be opened again after a restart."""

@@ -6,6 +6,7 @@ An append is fast, because this store does not encode or copy entries and does n
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import os
 import time
@@ -397,11 +398,16 @@ class MemoryStore:
         self._refuse_when_closed()
         return self._sessions.get(digest)
 
+    async def session_revisions(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        self._refuse_when_closed()
+        found = (self._sessions.get(one) for one in digests)
+        return {one.digest: hashlib.sha256(one.data).digest() for one in found if one is not None}
+
     async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
         self._refuse_when_closed()
         for digest, at in used.items():
             if (found := self._sessions.get(digest)) is not None:
-                self._sessions[digest] = replace(found, used_at=at)
+                self._sessions[digest] = replace(found, used_at=max(found.used_at, at))
 
     async def remove_sessions(self, digests: Collection[bytes]) -> None:
         self._refuse_when_closed()

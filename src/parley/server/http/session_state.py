@@ -17,7 +17,15 @@ from parley.server.session import StreamState
 from parley.wire.ids import ConversationId
 from parley.wire.mcp import InitializeParams, LogLevel
 
-__all__ = ["MAX_STATE_BYTES", "SessionState", "decode_state", "encode_state", "merge_states", "session_digest"]
+__all__ = [
+    "MAX_STATE_BYTES",
+    "SessionState",
+    "decode_state",
+    "encode_state",
+    "is_same_state",
+    "merge_states",
+    "session_digest",
+]
 
 MAX_STATE_BYTES: Final = 1024 * 1024
 """The maximum size of an encoded state, in bytes. A larger state is not stored."""
@@ -89,6 +97,18 @@ def merge_states(
         resources=(*left, *new),
         has_listed_resources=own.has_listed_resources or stored.has_listed_resources,
     )
+
+
+def is_same_state(one: SessionState, other: SessionState) -> bool:
+    """Return whether the states are equal, except for the order of their streams and resources and for the number
+    of the last stream.
+    """
+
+    def key(state: SessionState) -> object:
+        streams = _by_conversation(state)
+        return streams, set(state.resources), state.log_level, state.has_listed_resources
+
+    return key(one) == key(other)
 
 
 def _by_conversation(state: SessionState) -> dict[ConversationId, StreamState]:

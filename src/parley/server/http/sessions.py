@@ -7,9 +7,10 @@ that they continue after a restart of the server.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from parley.common.limited_log import LimitedLog
 from parley.errors import ParleyError, ShuttingDown, StoreError, VisibleError
+from parley.ports.availability import AVAILABLE
 from parley.ports.store import Store, StoredSession
 from parley.server.context import Principal, Role
 from parley.server.errors import SessionNotSaved, TooManyStreams
@@ -29,6 +31,7 @@ from parley.server.http.session_state import (
     SessionState,
     decode_state,
     encode_state,
+    is_same_state,
     merge_states,
     session_digest,
 )
@@ -41,6 +44,8 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
+COMPARE_SECONDS: Final = 2.0
+"""The interval in seconds between comparisons of the sessions in use with a store that other servers share."""
 USE_SECONDS: Final = 300.0
 """The minimum time in seconds between two writes of the time when a session was last used."""
 MAX_ATTEMPTS: Final = 5
@@ -65,6 +70,7 @@ class HttpSessions:
         max_sessions: int,
         idle_seconds: float,
         store: Store | None = None,
+        is_shared: bool = False,
         on_connected: Callable[[ClientConnection], None] = lambda client: None,
         is_valid: Callable[[Principal], bool] = lambda principal: True,
         now: Callable[[], float] = time.monotonic,
@@ -74,10 +80,11 @@ class HttpSessions:
 
         `key` signs event ids. `max_sessions` is the maximum number of sessions of the server. `idle_seconds` is the
         time for which a session without requests and streams is kept. `store` contains the stored sessions; if it
-        is None, sessions end when the server exits. `on_connected` is called when a session begins. `is_valid`
+        is None, sessions end when the server exits. `is_shared` is True if other servers use the same store and the
+        same sessions at the same time. `on_connected` is called when a session begins. `is_valid`
         returns whether the token of a principal is valid.
         """
-        self._store, self._wall_clock = store, wall_clock
+        self._store, self._is_shared, self._wall_clock = store, is_shared and store is not None, wall_clock
         self._log = LimitedLog(log)
         self._restoring: dict[tuple[str, Principal], asyncio.Task[HttpSession | None]] = {}
         """The attempts to restore a session from the store, by the id of the session and the principal that has
@@ -91,6 +98,10 @@ class HttpSessions:
         self._sessions: dict[str, HttpSession] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._check: asyncio.TimerHandle | None = None
+        self._comparing: asyncio.Task[None] | None = None
+        """The task that compares the sessions in use with the store at regular intervals; None if no session has
+        begun or the store is not shared.
+        """
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -117,6 +128,8 @@ class HttpSessions:
         session.idle_since = self._now()
         self._sessions[session.id] = session
         serving = self._start(self._serve(session))
+        if self._is_shared and self._comparing is None:
+            self._comparing = asyncio.get_running_loop().create_task(self._compare_regularly())
         if self._check is None:
             self._check = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check_again)
         await first_of(session.wait_connected(), _ended(serving))
@@ -133,7 +146,8 @@ class HttpSessions:
         """Return the session of `principal` that has the id `session_id`; None if the principal has no session with
         this id.
 
-        A session of an earlier server process is restored from the store.
+        A session of an earlier server process is restored from the store. If the store is shared, this method first
+        adopts the changes that other servers have made to the session.
 
         Raises:
             TooManySessions: the session cannot be restored, because the server or the principal has the maximum
@@ -147,6 +161,11 @@ class HttpSessions:
         if session is None or session.principal != principal:
             return None
         session.idle_since = self._now()
+        if restoring is None and self._is_shared and self._core.context.availability == AVAILABLE:
+            with session.in_use():
+                await asyncio.shield(self._start(self._compare([session])))
+            if self._sessions.get(session_id) is not session:
+                return None
         return session
 
     def delete(self, session: HttpSession) -> asyncio.Task[None] | None:
@@ -461,6 +480,105 @@ class HttpSessions:
         except StoreError as error:
             self._log.warning("the last use of sessions cannot be stored: %s", error)
 
+    # --- changes by other servers -----------------------------------------------------------
+
+    async def _compare_regularly(self) -> None:
+        """At regular intervals, compare the sessions in use with the store, because other servers may have changed
+        or ended them.
+        """
+        while True:
+            await asyncio.sleep(COMPARE_SECONDS)
+            used = [one for one in self._sessions.values() if not one.is_idle]
+            if used and self._stores and self._core.context.availability == AVAILABLE:
+                try:
+                    await asyncio.shield(self._start(self._compare(used)))
+                except Exception:
+                    log.exception("sessions cannot be compared with the store")
+
+    async def _compare(self, sessions: Collection[HttpSession]) -> None:
+        """Adopt the changes that other servers have made to the sessions. If the store fails, log a warning."""
+        assert self._store is not None
+        known = {one: hashlib.sha256(one.stored_data).digest() for one in sessions if one.stored_data is not None}
+        if not known or not self._stores:
+            return
+        try:
+            revisions = await self._store.session_revisions([one.digest for one in known])
+        except StoreError as error:
+            self._log.warning("sessions cannot be compared with the store: %s", error)
+            return
+        for session, revision in known.items():
+            if revisions.get(session.digest) != revision:
+                await self._adopt(session)
+
+    async def _adopt(self, session: HttpSession) -> None:
+        """Adopt the stored state of the session: end the session if it is not stored, and otherwise open and end
+        streams and subscriptions. Changes that this process has not stored yet are kept.
+        """
+        assert self._store is not None
+        async with session.save_lock:
+            if not self._is_adoptable(session):
+                return
+            try:
+                found = await self._store.session(session.digest)
+                if found is None:
+                    self._forget(session)
+                    return
+                if found.data == session.stored_data or not self._is_adoptable(session):
+                    return
+                if (stored := decode_state(found.data)) is not None:
+                    await self._apply_state(session, stored, found.data)
+            except ParleyError as error:
+                self._log.warning("a change to a session by another server cannot be adopted: %s", error)
+
+    def _is_adoptable(self, session: HttpSession) -> bool:
+        """Return whether the session is open and stored."""
+        return (
+            self._sessions.get(session.id) is session
+            and self._stores
+            and not session.is_restoring
+            and not session.client.session.has_left
+            and session.base_state is not None
+            and session.stored_data is not None
+        )
+
+    async def _apply_state(self, session: HttpSession, stored: SessionState, data: bytes) -> None:
+        """Open and end streams and subscriptions, so that the session has the state `stored` and the changes that
+        this process has not stored yet. `data` is the encoded form of `stored`.
+
+        Raises:
+            ParleyError: a conversation cannot be read.
+        """
+        client, base = session.client, session.base_state
+        own = self._state(session)
+        assert base is not None
+        if own is None:
+            return
+        merged = merge_states(own, base=base, stored=stored, own_streams=session.stored_streams)
+        if merged is None:
+            return  # `_saved_with` gives the new stream another number
+        is_changed = not is_same_state(own, base)
+        client.session.log_level = merged.log_level
+        client.session.last_stream = max(client.session.last_stream, merged.last_stream)
+        opening = {one.conversation for one in session.opening}
+        before = {one.conversation: one for one in own.streams if one.conversation not in opening}
+        after = {one.conversation: one for one in merged.streams if one.conversation not in opening}
+        for conversation, stream in before.items():
+            if after.get(conversation) != stream:
+                client.close_stream(conversation)
+        await client.open_streams([one for key, one in after.items() if before.get(key) != one])
+        for uri in set(own.resources) - set(merged.resources):
+            client.subscriptions.unsubscribe(uri)
+        await client.subscriptions.restore(
+            [uri for uri in merged.resources if uri not in own.resources],
+            session.principal,
+            has_listed=merged.has_listed_resources,
+        )
+        session.stored_state = session.base_state = stored
+        session.stored_data, session.stored_streams = data, {one.conversation for one in stored.streams}
+        session.saved_state = None if is_changed else self._state(session)
+        if is_changed:
+            self._save_soon(session)
+
     # --- ending ----------------------------------------------------------------------------
 
     def end_all_of(self, principal: Principal) -> None:
@@ -479,7 +597,10 @@ class HttpSessions:
             if not session.is_idle:
                 session.idle_since = now
             elif now - session.idle_since >= self._idle_seconds:
-                self.delete(session)
+                if self._is_shared:  # another server may use the session; `_store_uses` removes unused sessions
+                    self._forget(session)
+                else:
+                    self.delete(session)
 
     async def close(self) -> None:
         """End all sessions, and wait until their tasks have finished. Call this method after `ServerCore.shutdown`
@@ -487,6 +608,8 @@ class HttpSessions:
         """
         if self._check is not None:
             self._check.cancel()
+        if self._comparing is not None:
+            self._comparing.cancel()
         for session in tuple(self._sessions.values()):
             self.delete(session)
             session.stop_answering()
@@ -512,7 +635,23 @@ class HttpSessions:
         idle = [one for one in self._sessions.values() if one.is_idle and one.principal.key == principal.key]
         if not idle:
             raise TooManySessions
-        self.delete(min(idle, key=lambda one: one.idle_since))
+        longest = min(idle, key=lambda one: one.idle_since)
+        if self._is_shared and self._stores:
+            self._forget(longest)
+            self._start(self._remove_if_unused(longest))
+        else:
+            self.delete(longest)
+
+    async def _remove_if_unused(self, session: HttpSession) -> None:
+        """Remove the session from the store, unless another server has used it later than this process."""
+        assert self._store is not None
+        used_at = self._wall_clock() - (self._now() - session.idle_since)
+        try:
+            found = await self._store.session(session.digest)
+            if found is not None and found.used_at <= used_at + CHECK_SECONDS:
+                await self._store.remove_sessions([session.digest])
+        except StoreError as error:
+            self._log.warning("a session cannot be removed from the store: %s", error)
 
     def _has_its_share(self, principal: Principal) -> bool:
         """Return whether the principal has reached its limit: half of the maximum number of sessions. Return False

@@ -484,6 +484,9 @@ class PostgresStore:
     async def session(self, digest: bytes) -> StoredSession | None:
         return await self._read(lambda db: tokens.session_of(db, digest))
 
+    async def session_revisions(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        return await self._read(lambda db: tokens.session_revisions(db, digests))
+
     async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
         await self._read(lambda db: tokens.note_sessions_used(db, used))
 

@@ -22,6 +22,7 @@ __all__ = [
     "remove_unused_sessions",
     "save_session",
     "session_of",
+    "session_revisions",
     "sign_in_of",
     "subscribe_sign_in",
 ]
@@ -133,11 +134,24 @@ async def session_of(db: Connection, digest: bytes) -> StoredSession | None:
     return StoredSession(digest=digest, principal=principal.decode(), data=data, used_at=used_at)
 
 
+async def session_revisions(db: Connection, digests: Collection[bytes]) -> dict[bytes, bytes]:
+    """Map the digests of the stored sessions among `digests` to the SHA-256 digests of their states."""
+    rows = await db.fetch(
+        "SELECT digest, sha256(data) FROM http_sessions WHERE digest = ANY($1::bytea[])", list(digests)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
 async def note_sessions_used(db: Connection, used: Mapping[bytes, float]) -> None:
     """Store the times when sessions were last used. `used` maps the digest of a session to a time in seconds since
     the epoch.
     """
-    await db.execute(_NOTE.format("http_sessions"), list(used), list(used.values()))
+    await db.execute(
+        "UPDATE http_sessions AS t SET used_at = greatest(t.used_at, n.at)"
+        " FROM unnest($1::bytea[], $2::double precision[]) AS n(digest, at) WHERE t.digest = n.digest",
+        list(used),
+        list(used.values()),
+    )
 
 
 async def remove_sessions(db: Connection, digests: Collection[bytes], may_be_done: bool) -> None:

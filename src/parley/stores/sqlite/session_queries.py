@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from parley.ports.store import StoredSession
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-__all__ = ["note_used", "remove_sessions", "remove_unused", "save_session", "session_of"]
+__all__ = ["note_used", "remove_sessions", "remove_unused", "revisions", "save_session", "session_of"]
 
 
 def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
@@ -40,6 +41,16 @@ def session_of(db: Connection, digest: bytes) -> StoredSession | None:
     return StoredSession(digest=digest, principal=principal, data=data, used_at=used_at)
 
 
+def revisions(db: Connection, digests: Collection[bytes]) -> dict[bytes, bytes]:
+    """Map the digests of the stored sessions among `digests` to the SHA-256 digests of their states."""
+    found = {}
+    for digest in digests:
+        row = db.execute("SELECT data FROM http_sessions WHERE digest = ?", (digest,)).fetchone()
+        if row is not None:
+            found[digest] = hashlib.sha256(row[0]).digest()
+    return found
+
+
 def remove_sessions(db: Connection, digests: Collection[bytes]) -> None:
     db.executemany("DELETE FROM http_sessions WHERE digest = ?", [(digest,) for digest in digests])
 
@@ -54,4 +65,4 @@ def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
     the epoch.
     """
     uses = [(at, digest) for digest, at in used.items()]
-    db.executemany("UPDATE http_sessions SET used_at = ? WHERE digest = ?", uses)
+    db.executemany("UPDATE http_sessions SET used_at = max(used_at, ?) WHERE digest = ?", uses)

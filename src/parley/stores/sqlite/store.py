@@ -452,6 +452,9 @@ class SqliteStore:
     async def session(self, digest: bytes) -> StoredSession | None:
         return await self._read(partial(session_queries.session_of, digest=digest))
 
+    async def session_revisions(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        return await self._read(partial(session_queries.revisions, digests=digests))
+
     async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
         await self._write(partial(session_queries.note_used, used=used))
 
