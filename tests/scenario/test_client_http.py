@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import socket
@@ -521,3 +522,70 @@ async def test_a_client_gives_up_after_its_time(server: HttpServer, port: Cuttin
                 await stream.turn()
         with pytest.raises(Disconnected):
             await client.list()
+
+
+@asynccontextmanager
+async def hostile(mode: str) -> AsyncIterator[str]:
+    """Run a server that completes each handshake, and yield its URL.
+
+    In the mode `ids`, it sends the ids of requests as strings. In the mode `notes`, many messages precede each
+    result. In the mode `gone`, each session has ended.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await stream.prepare(request)
+            await asyncio.Event().wait()
+        asked = json.loads(await request.read() or b"{}")
+        if "id" not in asked:
+            return web.Response(status=202)
+        if asked["method"] == "initialize":
+            server = {"name": "hostile", "version": "1"}
+            greeting = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": server}
+            message = {"jsonrpc": "2.0", "id": asked["id"], "result": greeting}
+            return web.json_response(message, headers={"Mcp-Session-Id": "session"})
+        if mode == "gone":
+            return web.Response(status=404)
+        given = str(asked["id"]) if mode == "ids" else asked["id"]
+        result = {"content": [], "structuredContent": {"conversations": []}}
+        note = {"level": "error", "logger": "parley.store", "data": {"message": "again " * 1000}}
+        messages = [{"jsonrpc": "2.0", "method": "notifications/message", "params": note}] * 100
+        messages = [*(messages if mode == "notes" else ()), {"jsonrpc": "2.0", "id": given, "result": result}]
+        body = "".join(f"data: {json.dumps(one)}\n\n" for one in messages)
+        return web.Response(text=body, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_result_for_a_string_instead_of_a_number_is_an_error() -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS), hostile("ids") as url, connect(url=url, token="t") as client:
+        with pytest.raises(RequestFailed, match="the response cannot be read"):
+            await client.list()
+
+
+async def test_a_server_that_only_completes_handshakes_is_given_up() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        hostile("gone") as url,
+        connect(url=url, token="t", reconnect_seconds=1) as client,
+    ):
+        with pytest.raises(Disconnected):
+            await client.list(timeout_seconds=TIMEOUT_SECONDS)
+
+
+async def test_few_of_many_messages_about_the_database_are_printed(tmp_path: Path) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS), hostile("notes") as url:
+        listed = await run_parley(tmp_path, "ls", "--url", url, variables={"PARLEY_TOKEN": "t"})
+
+    assert listed.exit_code == 0
+    assert listed.stderr.count("again again") <= 10 * 1000
+    assert len(listed.stderr.splitlines()) == 10

@@ -8,6 +8,8 @@ import errno
 import logging
 import os
 import sys
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -47,6 +49,10 @@ CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found"
 """The error codes which mean that the settings cannot be used."""
 HANDSHAKE_SECONDS: Final = 30.0
 """The maximum duration of the handshake with the server at a URL, in seconds."""
+MAX_LOG_NOTES: Final = 10
+"""The maximum number of messages about the database of the server that are printed within `LOG_NOTES_SECONDS`."""
+LOG_NOTES_SECONDS: Final = 60.0
+MAX_LOG_NOTE_CHARACTERS: Final = 1000
 NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 
 
@@ -300,9 +306,16 @@ def _reporting(
         if options.on_lost is not None:
             options.on_lost()
 
+    reported: deque[float] = deque(maxlen=MAX_LOG_NOTES)
+
     def report_log(message: LogMessage) -> None:
-        if message.logger == STORE_LOGGER and isinstance(message.data, dict):
-            report(str(message.data.get("message")))
+        if message.logger != STORE_LOGGER or not isinstance(message.data, dict):
+            return
+        now = time.monotonic()
+        if len(reported) == MAX_LOG_NOTES and now - reported[0] < LOG_NOTES_SECONDS:
+            return
+        reported.append(now)
+        report(str(message.data.get("message"))[:MAX_LOG_NOTE_CHARACTERS])
 
     return connect(
         transport,

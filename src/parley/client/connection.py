@@ -48,6 +48,10 @@ log: Final = logging.getLogger("parley.client")
 _NO_PARAMS: Final = Raw(b"{}")
 
 FIRST_DELAY_SECONDS: Final = 0.05
+STABLE_SECONDS: Final = 10.0
+"""The time, in seconds, after which a restored connection counts as usable even if the server has sent no result. A
+server that only completes the handshake must not keep a client reconnecting forever.
+"""
 MAX_DELAY_SECONDS: Final = 1.0
 """The maximum delay, in seconds, before an attempt to reconnect. The delays start at `FIRST_DELAY_SECONDS` and
 double each time.
@@ -116,6 +120,12 @@ class Connection:
         """The task that restores a lost connection, including the handshake; None while the connection is
         usable.
         """
+        self._reconnect_until: float | None = None
+        """The time of the event loop at which the attempts to reconnect end; None if the next attempts get
+        `reconnect_seconds` again.
+        """
+        self._restored_at = 0.0
+        """The time of the event loop at which the connection was restored."""
 
     async def start(self) -> None:
         if self._separate is None:
@@ -329,6 +339,8 @@ class Connection:
             self._complete(pending, message)
 
     def _complete(self, pending: _Pending, message: Message) -> None:
+        if self._restarting is None:  # otherwise the result belongs to the handshake
+            self._reconnect_until = None
         if (error := error_of(message)) is not None:
             _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
@@ -376,11 +388,18 @@ class Connection:
     async def _restart(self) -> None:
         """Reconnect. Repeat failed attempts until `reconnect_seconds` have passed, and then end the connection. If
         the server refuses the client permanently, end the connection immediately.
+
+        The time continues if the connection is lost again before the server has sent a result, except after
+        `STABLE_SECONDS`.
         """
         assert isinstance(self._transport, RestartableTransport)
-        delay = FIRST_DELAY_SECONDS
+        now = asyncio.get_running_loop().time()
+        delay = MAX_DELAY_SECONDS
+        if self._reconnect_until is None or now - self._restored_at >= STABLE_SECONDS:
+            self._reconnect_until = now + self._reconnect_seconds
+            delay = FIRST_DELAY_SECONDS
         try:
-            async with asyncio.timeout(self._reconnect_seconds):
+            async with asyncio.timeout_at(self._reconnect_until):
                 while not self._is_open:
                     # The delay is random, because many clients may have lost the same server.
                     await asyncio.sleep(delay * random.uniform(0.5, 1))
@@ -401,6 +420,7 @@ class Connection:
                 log.exception("failed to reconnect")
             return
         self._restarting = None
+        self._restored_at = asyncio.get_running_loop().time()
         self._on_restored()
         waiting, self._waiting = self._waiting, {}
         for request_id, frame in waiting.items():

@@ -204,6 +204,8 @@ class _Receiver:
         except msgspec.DecodeError:
             raise UnreadableAnswer from None
         is_answer = not isinstance(message.method, str)
+        if is_answer and of_request is not None and message.id != of_request:
+            raise UnreadableAnswer  # for example, the id is "1" instead of 1
         if of_request is None and not is_answer and self.first:
             self._held.append(frame)
             self._held_bytes += len(frame)
