@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from kit.clients.modern_client import ASKABLE, ModernHttpClient
 from kit.clients.requests import request
 from kit.clients.shared_home import DelayedAnswer, events_until, is_
 from kit.clients.shell_turns import sh, shell
@@ -248,6 +249,40 @@ async def test_the_result_of_each_task_names_the_commit_at_the_end_of_its_turn(
     newest = origin.branches()[short(tasks[0].partition(".")[0])]
     before = origin.git("rev-parse", f"{newest}^")
     assert commits == [before, before, newest]
+
+
+@pytest.mark.promises("nodes.git", "modern.approvals")
+async def test_a_call_that_is_resumed_after_a_later_turn_names_the_commit_of_its_own_turn(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    config = f"[workspace]\n{git_settings(str(origin.path), tmp_path / 'git')}"
+    for text in ("one", "two"):
+        parley_model.says(sh("c1", f"echo {text} > file"))
+        parley_model.says(text)
+    arguments = {"prompt": "1", "repository": "app", "approval-policy": "untrusted", "sandbox": "workspace-write"}
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        HttpServer(parley_model, tmp_path / "home", config=config) as server,
+        ModernHttpClient(server.url, token=server.token, capabilities=ASKABLE) as client,
+        connect(url=server.url, token=server.token) as other,
+    ):
+        reply = await client.ask("tools/call", {"name": "codex", "arguments": arguments})
+        asked = reply.json["result"]
+        [approval] = asked["inputRequests"]
+        [summary] = (await other.list()).conversations
+        conversation = other.conversation(summary.conversation_id)
+        async with conversation.stream() as stream:
+            await other.answer(approval, "approved")
+            await events_until(stream, is_last("one"))
+        await (await conversation.send("2", approval_policy="never")).result()
+        answer = {approval: {"action": "accept", "content": {"decision": "approved"}}}
+        more = {"inputResponses": answer, "requestState": asked["requestState"]}
+        reply = await client.ask("tools/call", {"name": "codex", "arguments": arguments, **more})
+
+    result = reply.json["result"]["structuredContent"]
+    newest = origin.branches()[short(summary.conversation_id)]
+    assert result["content"] == "one"
+    assert result["workspace"]["commit"] == origin.git("rev-parse", f"{newest}^")
 
 
 @pytest.mark.promises("create.repository")

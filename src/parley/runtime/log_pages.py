@@ -9,12 +9,20 @@ from msgspec.structs import replace
 
 from parley.conversation.errors import UnknownMessage
 from parley.conversation.log import Entry, visible
-from parley.conversation.log_queries import EndedTurn, for_copy, is_title, is_turn_end, turn_end_in
+from parley.conversation.log_queries import (
+    EndedTurn,
+    for_copy,
+    is_title,
+    is_turn_end,
+    last_workspace,
+    turn_end_in,
+)
 from parley.ports.store import PAGE
 from parley.runtime.errors import TurnIsRunning
+from parley.wire.events import WorkspaceUpdated
 from parley.wire.ids import START, MessageId, Seq
 
-__all__ = ["LogPages", "entries_of_fork", "last_turn_end", "scan_back"]
+__all__ = ["LogPages", "entries_of_fork", "last_turn_end", "last_workspace_before", "scan_back"]
 
 
 class LogPages(Protocol):
@@ -49,6 +57,20 @@ async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> EndedTurn |
         end = turn_end_in(found)
         before = page[0].seq
     return end
+
+
+async def last_workspace_before(log: LogPages, before: Seq) -> WorkspaceUpdated | None:
+    """Return the last event `workspace_updated` before the position `before`; None if there is no such event.
+
+    Raises:
+        UnknownConversation: the conversation has been deleted.
+        StoreError: the log cannot be read.
+    """
+    while page := await log.read_before(before):
+        if (found := last_workspace(page)) is not None:
+            return found
+        before = page[0].seq
+    return None
 
 
 async def scan_back(

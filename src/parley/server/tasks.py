@@ -16,11 +16,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from parley.conversation.log import Entry
-from parley.conversation.log_queries import is_turn_end, last_text, last_workspace
+from parley.conversation.log_queries import is_turn_end, last_text
 from parley.conversation.records import TurnEnded, TurnStarted, record_type
 from parley.conversation.state import Phase
 from parley.errors import UnknownConversation
 from parley.runtime.conversation import Conversation
+from parley.runtime.log_pages import last_workspace_before
 from parley.runtime.registry import ConversationRegistry
 from parley.server.access import require_conversation
 from parley.server.context import Principal
@@ -164,12 +165,7 @@ class TurnTask(Struct, frozen=True):
         newest = self.conversation.workspace
         if newest is None or self.conversation.state.event_id == self.event_id:
             return newest
-        before = end
-        while page := await self.conversation.read_before(before):
-            if (found := last_workspace(page)) is not None:
-                return found
-            before = page[0].seq
-        return None
+        return await last_workspace_before(self.conversation, end)
 
     def with_task(self, result: CallToolResult) -> CallToolResult:
         """Return a copy of `result` whose `_meta` names this task."""

@@ -18,13 +18,13 @@ import msgspec
 from parley.common.os_errors import OUT_OF_MEMORY
 from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import Cursor, Entry
-from parley.conversation.log_queries import EndedTurn, last_text, turn_end_in
+from parley.conversation.log_queries import EndedTurn, last_text, last_workspace, turn_end_in
 from parley.conversation.records import ApprovalRequest, TurnEnded, TurnStarted, record_type
 from parley.conversation.turn_ends import INTERRUPTED
 from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, StoreError, VisibleError
 from parley.ports.store import PAGE
 from parley.runtime.conversation import Conversation
-from parley.runtime.log_pages import last_turn_end
+from parley.runtime.log_pages import last_turn_end, last_workspace_before
 from parley.runtime.message_intake import Accepted
 from parley.runtime.turn_runner import Turn
 from parley.server.access import may_call_approval_answer
@@ -34,7 +34,7 @@ from parley.server.result_notes import ResultNotes, returned_approval
 from parley.server.subscription import Subscription
 from parley.server.toolcall import ToolCall
 from parley.server.turn_results import turn_result
-from parley.wire.events import EventBase, TaskComplete, event_type
+from parley.wire.events import EventBase, TaskComplete, WorkspaceUpdated, event_type
 from parley.wire.ids import START, EventId, Seq
 from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
@@ -50,6 +50,7 @@ BEFORE_THE_TURN: Final = EventId("0")
 _STARTED: Final = record_type(TurnStarted)
 _ENDED: Final = record_type(TurnEnded)
 _COMPLETE: Final = event_type(TaskComplete)
+_WORKSPACE: Final = event_type(WorkspaceUpdated)
 _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
@@ -92,6 +93,8 @@ class TurnWaiter:
         self._turn: Turn | None = None
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
+        self._workspace: WorkspaceUpdated | None = None
+        """The last `workspace_updated` event up to the position that the call has read; None if there is none."""
         self._earlier_end: EndedTurn | None = None
         """The end of the turn for which an earlier call stopped waiting, if it was read from the store; None if
         there is no such turn, or if its end is still in memory.
@@ -149,6 +152,8 @@ class TurnWaiter:
                 if entry.type in (_STARTED, _COMPLETE):
                     self._last_text = last_text((entry,)) if entry.type == _COMPLETE else None
             position = page[-1].seq if page else after
+        if self._features.additions and self._conversation.workspace is not None:
+            self._workspace = await last_workspace_before(self._conversation, Seq(after + 1))
         source = self._conversation.log
         rest = source.between(after, source.durable) if after >= source.base else ()
         is_running = after >= source.base and not any(entry.type == _ENDED for entry in rest)
@@ -164,6 +169,7 @@ class TurnWaiter:
                 self._session.note_turn(self._conversation, message.turn)
             if follow_from is None and message.turn is not None:
                 self._encoder.change_event_id(message.turn.event_id)
+            self._workspace = self._conversation.workspace
             self._follow(Seq(message.first - 1) if follow_from is None else follow_from, message.turn)
 
         await self._conversation.submit(
@@ -238,6 +244,8 @@ class TurnWaiter:
                 self._end(ended)
         elif entry.type == _COMPLETE:
             self._last_text = last_text((entry,))
+        elif entry.is_event and entry.type == _WORKSPACE:
+            self._workspace = last_workspace((entry,))
         if entry.is_event and entry.type not in self._encoder.hidden:
             self._progress.event(entry.type)
         if entry.type == _APPROVAL_REQUEST:
@@ -356,7 +364,5 @@ class TurnWaiter:
 
     def _answer(self, text: str, ended: TurnEnded | None) -> None:
         conversation = self._conversation
-        self._call.answer(
-            turn_result(conversation.id, text, ended, self._notes, self._features, conversation.workspace)
-        )
+        self._call.answer(turn_result(conversation.id, text, ended, self._notes, self._features, self._workspace))
         self._call.call.finished()
