@@ -201,6 +201,29 @@ async def test_streams_and_subscriptions_of_one_node_continue_on_the_others(
     assert (cancelled.status, pinged.json, len(states)) == (202, pong(3), 1)
 
 
+@pytest.mark.promises("nodes.any-node", "http.stream")
+async def test_streams_that_are_opened_on_two_nodes_at_the_same_time_are_on_both(
+    nodes: tuple[NodeProcess, NodeProcess], client: HttpClient, tmp_path: Path
+) -> None:
+    shown = []
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        conversations = [await client.create(cwd=str(tmp_path)) for _ in range(4)]
+        opening = []
+        for number, conversation in enumerate(conversations):
+            async with on_node(client, nodes[number % 2]):
+                opening.append(
+                    asyncio.ensure_future(client.call("conversationStream", conversation_id=conversation))
+                )
+                await asyncio.sleep(0)  # the request reads the URL of the node
+        await asyncio.gather(*opening)
+        for node in nodes:
+            async with on_node(client, node), client.stream() as reader:
+                states = [await reader.wait_for_message("notifications/initial_state") for _ in conversations]
+            shown.append({one["params"]["_meta"]["conversationId"] for one in states})
+
+    assert shown == [set(conversations)] * 2
+
+
 @pytest.mark.fresh_process  # OpenSSL reads SSL_CERT_FILE only once
 @pytest.mark.promises("nodes.any-node")
 async def test_nodes_connect_to_each_other_with_tls(

@@ -80,6 +80,11 @@ class HttpSession:
         """
         self.stored_data: bytes | None = None
         """The encoded form of `stored_state`, byte for byte as in the store; None if the session is not stored."""
+        self.adopted_data: bytes | None = None
+        """The encoded stored state whose streams and subscriptions are all open in this process; None if the
+        session is not stored. If another node has changed the session and its changes are not adopted yet, this
+        state differs from `stored_data`.
+        """
         self.stored_streams: set[ConversationId] = set()
         """The conversations whose streams the stored session may contain."""
         self.saving: asyncio.Task[None] | None = None

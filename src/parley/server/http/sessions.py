@@ -290,7 +290,8 @@ class HttpSessions:
             raise
         session.is_restoring = False
         session.saved_state = session.base_state = session.stored_state = state
-        session.stored_data, session.stored_streams = stored.data, {one.conversation for one in state.streams}
+        session.stored_data = session.adopted_data = stored.data
+        session.stored_streams = {one.conversation for one in state.streams}
         session.client.session.outlives_server = True
         # The token of the session may have been revoked in the meantime.
         return session if session.id in self._sessions else None
@@ -406,6 +407,8 @@ class HttpSessions:
                 digest=session.digest, principal=session.principal.session_owner, data=data, used_at=now
             )
             if await self._store.save_session(stored, replacing=session.stored_data):
+                if session.adopted_data == session.stored_data:
+                    session.adopted_data = data
                 session.stored_at, session.stored_state, session.stored_data = now, merged, data
                 return None
             found = await self._store.session(session.digest)
@@ -498,7 +501,7 @@ class HttpSessions:
     async def _compare(self, sessions: Collection[HttpSession]) -> None:
         """Adopt the changes that other servers have made to the sessions. If the store fails, log a warning."""
         assert self._store is not None
-        known = {one: hashlib.sha256(one.stored_data).digest() for one in sessions if one.stored_data is not None}
+        known = {one: hashlib.sha256(one.adopted_data).digest() for one in sessions if one.adopted_data is not None}
         if not known or not self._stores:
             return
         try:
@@ -523,7 +526,7 @@ class HttpSessions:
                 if found is None:
                     self._forget(session)
                     return
-                if found.data == session.stored_data or not self._is_adoptable(session):
+                if found.data == session.adopted_data or not self._is_adoptable(session):
                     return
                 if (stored := decode_state(found.data)) is not None:
                     await self._apply_state(session, stored, found.data)
@@ -574,7 +577,8 @@ class HttpSessions:
             has_listed=merged.has_listed_resources,
         )
         session.stored_state = session.base_state = stored
-        session.stored_data, session.stored_streams = data, {one.conversation for one in stored.streams}
+        session.stored_data = session.adopted_data = data
+        session.stored_streams = {one.conversation for one in stored.streams}
         session.saved_state = None if is_changed else self._state(session)
         if is_changed:
             self._save_soon(session)
