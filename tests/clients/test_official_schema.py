@@ -89,6 +89,8 @@ async def test_everything_at_2026_07_28_fits(parley_model: ScriptedModel) -> Non
         stream = client.send("tools/call", name="conversationStream", arguments={"conversation_id": conversation})
         for message in await wire.until_method("notifications/initial_state"):
             client.check(message)
+        while "notifications/resources/list_changed" not in client.checked:
+            client.check(await wire.read())
         await wire.raw.process.close()
         left = {listener, stream}
         while left:
