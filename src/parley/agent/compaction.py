@@ -50,7 +50,7 @@ KEPT_RECENT: Final = 0.3
 """
 KEPT_LAST: Final = 0.7
 """The maximum fraction of the room for the history that the last response and its outputs may take without being
-summarized, even if they take more than `KEPT_RECENT`.
+summarized. It is larger than `KEPT_RECENT`, the maximum fraction for the newest items in general.
 """
 MAX_SUMMARY: Final = 0.2
 """The maximum size of a summary, as a fraction of the room for the history."""
@@ -215,10 +215,11 @@ def _replacement(
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: TokenMeter) -> int:
     """Return the number of oldest items to summarize: the smallest number for which the remaining items take at
-    most `KEPT_RECENT` of the room. `cuts` are the indices at which the history can be divided.
+    most the fraction `KEPT_RECENT` of the room for the history. `cuts` are the indices at which the history can be
+    divided.
 
-    The last response and its outputs are kept even if they alone take more than `KEPT_RECENT` of the room. They are
-    summarized only if they take more than `KEPT_LAST` of the room.
+    The last response and its outputs are kept even if they alone take more than this fraction. They are summarized
+    only if they take more than the larger fraction `KEPT_LAST` of the room.
     """
     left, end, found = 0, len(items), len(items)
     for cut in sorted(set(cuts), reverse=True):
@@ -323,8 +324,8 @@ def _fitted(text: str, allowed: float, meter: TokenMeter) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """If `text` is longer than `longest` characters, replace its middle with a note. The beginning and the end that
-    remain have `longest` characters together. Otherwise, return `text` unchanged.
+    """Return `text` unchanged if it has at most `longest` characters. Otherwise, replace its middle with a note, so
+    that at most `longest` characters of `text` remain.
     """
     if len(text) <= longest:
         return text

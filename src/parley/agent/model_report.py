@@ -59,8 +59,8 @@ class ModelReport:
         )
 
     def said(self, request: ModelRequest, text: str | None) -> None:
-        """If an observer asks for content, record the newest user message of the request and the text of the
-        model's response. Otherwise do nothing.
+        """Record the newest user message of the request and the text of the model's response. Do nothing if
+        telemetry does not include the content of conversations.
         """
         if self._operation is None or not telemetry.wants_content:
             return

@@ -74,8 +74,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
 
 
 def _file_with(payload: bytes) -> BinaryIO:
-    """Return an unnamed file that contains the payload. Unlike a pipe, a file does not block the server until the
-    program has read it. The program can ignore the file, or read the file after the server has exited.
+    """Return an unnamed file that contains the payload. With a pipe, the server might have to wait until the
+    program reads the payload. The program can ignore the file, or read the file after the server has exited.
     """
     if hasattr(os, "memfd_create"):
         file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")

@@ -31,7 +31,9 @@ class Ask(Struct, frozen=True, kw_only=True):
     """The decision that an action needs a person's approval."""
 
     reason: str | None = None
-    """The model's justification, or `RETRY`; None if the model gave no justification."""
+    """The model's justification, or `RETRY` for an action that failed in the sandbox; None if the model gave no
+    justification.
+    """
     unrestored: tuple[str, ...] = ()
     """The protected files that an earlier command changed and that could not be restored. The approval request
     names these files.

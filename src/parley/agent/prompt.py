@@ -73,10 +73,10 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """Return the user's notes in Parley's home; None if there are no notes.
+    """Return the user's notes in Parley's home directory; None if there are no notes.
 
-    The notes file is read even though the home is hidden from commands. If the notes file is a symbolic link, its
-    target must not be hidden.
+    The notes file is read even though Parley's home directory is hidden from commands. If the notes file is a
+    symbolic link, its target must not be hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # this check is made because most homes have no notes, and `read_named` is slow
@@ -141,7 +141,7 @@ def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | 
     """Return the text of the notes file at `path`, truncated to `limit` bytes; None if the file is missing, blank
     or hidden, or if a symbolic link leads out of the directory `project`.
 
-    `directories` opens the directories of the path, and contains the hidden paths.
+    `directories` resolves and reads the path, and refuses hidden paths.
     """
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))

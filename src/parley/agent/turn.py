@@ -484,8 +484,9 @@ def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> 
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return the events that complete the open items of the response, and add the text of an open message to the
-    items in `response`. The text of an open item was sent to clients, but no event has completed it.
+    """Return the final events of the items that are still open at the end of the response. These events are
+    necessary because clients have already received the text of the items. If a message is open, also add its text
+    to the items in `response`.
     """
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):

@@ -189,7 +189,9 @@ class History:
     # --- checkpoints -------------------------------------------------------------------
 
     def copy(self) -> History:
-        """Return an independent copy without the content of the items. `is_settled` must be True."""
+        """Return an independent copy without the content of the items. All input must have been sent to the model,
+        and each tool call must have its output (`is_settled`).
+        """
         history = History(self._root)
         history._seq, history._is_partial = self._seq, self._is_partial
         history._turn = self._turn.merged()
@@ -199,7 +201,9 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the positions of the items as a checkpoint stores them. `is_settled` must be True."""
+        """Return the positions of the items as a checkpoint stores them. All input must have been sent to the
+        model, and each tool call must have its output (`is_settled`).
+        """
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
         return HistoryPositions(
@@ -226,8 +230,9 @@ class History:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at the message `message_id` without reading earlier entries. The result
-        is also True if the history contains every message of the log and no message has this id.
+        """Return whether a branch can begin at the message `message_id` without reading earlier entries. If the
+        history contains every message of the log, the result is True for every id, even for an id that no message
+        has.
         """
         return message_id in self._turns or message_id == self._root or not self._is_partial
 
@@ -302,8 +307,8 @@ class History:
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """The input that has not been sent to the model yet. The content of this input must be in memory
-        (`missing`).
+        """The input that has not been sent to the model yet. The content of this input must be in memory: `missing`
+        must not contain its positions.
         """
         return [self._text(ref) for ref in self._waiting]
 
@@ -337,7 +342,7 @@ class History:
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
-        """The ids of the tool calls that have no output yet, in order (`open_calls`)."""
+        """The ids of the tool calls that have no output yet, in the order of the calls."""
         return tuple(call.call_id for call in self.open_calls)
 
     @property
@@ -424,7 +429,8 @@ class History:
             del self._unanswered[call_id]
 
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
-        """Return the input items with attachments to which the model has not responded yet; the newest is first.
+        """Return the input items that contain attachments and come after the model's last response. The newest item
+        is first.
 
         Each tuple contains the turn, the index of the item in `_Turn.places`, and the reference to the item.
         """

@@ -49,12 +49,13 @@ settlements.
 
 
 def key_of(entry: Entry) -> str | None:
-    """Return the key of an entry; None if the entry has no key."""
+    """Return the key of an entry, the id by which a store finds the entry; None if the entry has no key."""
     return key_in(entry.encoded, entry.type, is_event=entry.is_event) if entry.type in KEYED_TYPES else None
 
 
 def key_in(body: bytes, kind: str, *, is_event: bool) -> str | None:
-    """Return the key of an entry, given its encoded body; None if the entry has no key or the body is damaged.
+    """Return the key of an entry as `key_of` does, but from its encoded body. Return None if the entry has no key
+    or the body is damaged.
 
     `kind` is the type of the entry. `is_event` is True for an event and False for a record.
     """

@@ -144,7 +144,7 @@ PIECES_PER_PART: Final = 1024
 
 
 class OpenItem:
-    """Text that the model is still writing."""
+    """An open item with text that the model is still writing."""
 
     __slots__ = ("_parts", "_pieces", "id", "kind", "length", "type")
 
@@ -545,7 +545,7 @@ class Cursor:
         """Record that the entries from the position `first` on were appended, but not sent to the reader. `next`
         then returns these entries.
 
-        If the cursor was live, it now points directly before these entries.
+        If `live` was True, it becomes False, and the cursor then points directly before these entries.
         """
         if self.live:
             self.seq, self.live = Seq(first - 1), False
@@ -555,7 +555,7 @@ class Cursor:
         """Record that the newest delta of the log, `delta`, was not sent to the reader. `next` then returns this
         delta.
 
-        If the cursor was live, it now points directly before this delta.
+        If `live` was True, it becomes False, and the cursor then points directly before this delta.
         """
         if self.live:
             self.seq, self.live = log.last, False
@@ -572,7 +572,7 @@ class Cursor:
         """Return the next entry or delta that the reader lacks. Entries come before open items.
 
         Return None if the reader cannot receive more yet. If all entries are durable, the reader has then received
-        all entries and deltas, and the cursor becomes live. Return `EARLIER` if the next entry is not in memory and
+        all entries and deltas, and `live` becomes True. Return `EARLIER` if the next entry is not in memory and
         must be added with `supply`.
         """
         if self.live:

@@ -128,7 +128,9 @@ class Projections:
         return not is_asking and self.history.is_settled
 
     def copy(self) -> Projections:
-        """Return an independent copy without the content of the history items. `is_settled` must be True."""
+        """Return an independent copy without the content of the history items. No approval may be open, all input
+        must have been sent to the model, and each tool call must have its output (`is_settled`).
+        """
         copied = Projections(self._root)
         copied.position = self.position
         copied.state, copied.history, copied.approvals = (
@@ -153,8 +155,9 @@ class Projections:
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at the message `message_id` without reading earlier entries. The result
-        is also True if the projections contain every message of the log and no message has this id.
+        """Return whether a branch can begin at the message `message_id` without reading earlier entries. If the
+        projections contain every message of the log, the result is True for every id, even for an id that no
+        message has.
 
         If the result is False, the caller must create new projections and apply the log from its first entry.
         """
@@ -170,8 +173,8 @@ class Projections:
         self.queue.forget(last)
 
     def checkpoint(self) -> bytes | None:
-        """Encode the projections as a checkpoint, without the content of the history items. Return None if
-        `is_settled` is False.
+        """Encode the projections as a checkpoint, without the content of the history items. Return None if no
+        checkpoint can be made now (`is_settled`).
         """
         if not self.is_settled:
             return None

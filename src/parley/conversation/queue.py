@@ -87,8 +87,8 @@ class Queue:
         return queue
 
     def forget(self, last: Seq) -> None:
-        """Remove the positions up to `last` from `known`, to free memory. The store still finds these positions by
-        message id.
+        """Remove from memory the positions, up to `last`, of the records that queued messages. The store still
+        finds these positions by message id.
         """
         for message_id in [one for one, _ in takewhile(lambda item: item[1] <= last, self.known.items())]:
             del self.known[message_id]

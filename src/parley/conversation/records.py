@@ -288,7 +288,8 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     string is different when the action runs, the approval is no longer valid.
     """
     changed: Changed | None = None
-    """The kind of change since an earlier approval of the same action; None if the action was not approved earlier.
+    """The kind of change that made an earlier approval of the same action invalid; None if the action was not
+    approved earlier.
     """
     answers_from: AnswersFrom = "anyone"
 
@@ -305,7 +306,9 @@ class ApprovalSettlement(RecordBase, frozen=True, kw_only=True, tag="question_se
     repetition of this answer.
     """
     principal: PrincipalRef | None = None
-    """The principal that answered the approval or interrupted the turn; None if no principal did."""
+    """The principal that answered the approval or interrupted the turn; None if the approval was settled in another
+    way, such as by a timeout.
+    """
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
@@ -424,7 +427,7 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
     code: str | UnsetType = UNSET
     """The error code; set only if the turn failed."""
     principal: PrincipalRef | None = None
-    """The principal that interrupted the turn; None if no principal did."""
+    """The principal that interrupted the turn; None if no principal interrupted it."""
 
 
 Record = (

@@ -127,8 +127,8 @@ class SettingsHistory:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether the settings that apply after the message `message_id` are in memory. The result is also
-        True if no message has this id and all messages are in memory.
+        """Return whether the settings that apply after the message `message_id` are in memory. If the settings of
+        all messages are in memory, the result is True for every id, even for an id that no message has.
         """
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 

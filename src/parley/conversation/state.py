@@ -228,7 +228,9 @@ class State:
 
     @property
     def only_compacts(self) -> bool:
-        """True if the turn `event_id` was begun to compact the history, and no message has joined it."""
+        """True if the running turn or, if none is running, the last turn was begun to compact the history, and no
+        message has joined that turn.
+        """
         return self.compaction is not None and not self.inputs
 
     def forget(self, last: Seq) -> list[MessageId]:

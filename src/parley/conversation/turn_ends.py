@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 Interruption = Literal["interrupted", "stopped", "restarted"]
-"""The reasons for the end of a turn that neither completed nor failed."""
+"""The reasons for the end of a turn that neither completed nor failed: the turn was interrupted, its server was
+stopped, or its server was restarted.
+"""
 INTERRUPTED: Final[dict[Interruption, str]] = {
     "interrupted": " Turn interrupted",  # clients compare this text, including the leading blank
     "stopped": "Turn interrupted: the server was stopped",
@@ -77,8 +79,8 @@ def turn_end(
     `unreported` is the token usage that clients have not received yet. `queued` contains the ids of the messages in
     the queue. `outputs` contains the output records of commands that were still running. `last_message` is the last
     text of a completed turn. `code` is the error code of a failed turn. `principal` is the principal that
-    interrupted the turn; None if no principal did. If the turn was not completed and the queue has messages, the
-    entries contain the event that reports the pause of the queue.
+    interrupted the turn; None if no principal interrupted it. If the turn was not completed and the queue has
+    messages, the entries contain the event that reports the pause of the queue.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]

@@ -17,7 +17,7 @@ principal has read the conversation; otherwise it is None.
 
 
 class Activity:
-    """The callbacks that are notified of changes to the conversations of a home."""
+    """The callbacks to call after a change to any conversation."""
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, OnActivity] = {}

@@ -48,7 +48,7 @@ class Answered(Struct, frozen=True, kw_only=True):
     decision: Decision
     reason: str | None = None
     principal: PrincipalRef | None = None
-    """The principal that answered; None if no principal did."""
+    """The principal that answered the request; None if no principal answered it."""
 
     @property
     def is_yes(self) -> bool:
@@ -300,7 +300,7 @@ class OpenApprovals:
     def drop(self, principal: PrincipalRef | None = None) -> None:
         """Settle the open approval as dropped because its turn is ending. Do nothing if no approval is open.
 
-        `principal` is the principal that interrupted the turn; None if no principal did.
+        `principal` is the principal that interrupted the turn; None if no principal interrupted it.
         """
         if (pending := self._log.projections.approvals.open) is not None and self._log.is_owner:
             record = ApprovalSettlement(

@@ -127,7 +127,8 @@ class Checkpoints:
     # --- storing -----------------------------------------------------------------------
 
     def store_newest(self, lease: Lease) -> None:
-        """Begin to store the newest checkpoint, unless the stored checkpoint is less than `every` entries older.
+        """Begin to store the newest checkpoint, unless it is fewer than `every` entries after the stored
+        checkpoint.
 
         A failure is ignored, because it only makes the next load slower.
         """

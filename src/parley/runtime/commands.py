@@ -150,9 +150,9 @@ class Command:
     def fail(self, error: BaseException, *, is_closing: bool) -> None:
         """Set `error` on the future of the command. Do nothing if the future is already done.
 
-        `is_closing` is True if the server is shutting down. An error that results from the shutdown is then
-        replaced by the error in `unanswered`. If `unanswered` is None, an error other than `StoreFailed` is
-        replaced by `ShuttingDown`.
+        `is_closing` is True if the server is shutting down. An error that may result from the shutdown is then
+        replaced. If another process has not responded to the command, the new error is `OwnerUnresponsive`.
+        Otherwise, the new error is `ShuttingDown`, except that a `StoreFailed` error is not replaced.
         """
         if self.done.done():
             return
@@ -193,8 +193,8 @@ class Command:
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Handle `result`, the result that the owner has sent for the command. The mailbox calls this method before
-        any reader sees the effects of the command.
+        """Report `result`, the result that the owner has sent for the command, to the caller of the command. This
+        method is called before any reader sees the effects of the command.
 
         `remote_turn` returns the object for the turn that handles a message in another process. Its arguments are
         the id of the turn and the position of the first entry of the message.
@@ -357,8 +357,8 @@ class SubmitMessage(Command):
         )
 
     def _check_parent(self, local: LocalConversation) -> None:
-        """Check that the parent of the message exists, if unknown parents are ignored (docs/protocol.md#messages).
-        If it does not exist, remove the parent id from the message.
+        """If unknown parents are ignored and the parent of the message does not exist, remove the parent id from
+        the message (docs/protocol.md#messages).
         """
         parent, known = self.message.parent_id, local.log.projections.state.messages
         if not self._ignores_unknown_parent or self._has_stored_parent:
@@ -533,8 +533,8 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Stores a checkpoint of a long log. The command itself does nothing: the mailbox acquires the lease for it,
-    and `DurableLog.acquire` stores the checkpoint.
+    """Makes this process store a checkpoint of a long log. To apply the command, the mailbox acquires the lease
+    with `DurableLog.acquire`, which stores the checkpoint. Therefore, `apply` does nothing.
     """
 
     def apply(self, local: LocalConversation) -> None:

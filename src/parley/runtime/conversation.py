@@ -264,8 +264,8 @@ class Conversation:
             await self._read_new_unless(current)
 
     async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
-        """Load new entries from the store. If the future `current` is done first, for example because the database
-        does not respond, stop loading, and raise the exception of the future.
+        """Load new entries from the store. If the future `current` is done first, stop loading. If `current` has
+        failed, for example because the database does not respond, raise its exception.
         """
         reading = asyncio.ensure_future(self._ownership.read_new())
         try:
@@ -311,7 +311,7 @@ class Conversation:
 
     def move_turn(self) -> asyncio.Future[None]:
         """Let another node continue the turn that is waiting for an approval. Keep the turn if no other node can
-        run it.
+        run it. Return a future that is done when the turn has been moved or kept.
         """
         return self._mailbox.post_unawaited(MoveTurn(Deadline(CALL_SECONDS)))
 
@@ -508,7 +508,7 @@ class Conversation:
 
     @property
     def is_queue_pending(self) -> bool:
-        """True if no turn is unfinished and this process is about to begin a turn with a queued message."""
+        """True if all turns have ended and this process is about to begin a turn with a queued message."""
         return self._queue.is_pending and self._mailbox.continues_queue
 
     async def queued(self) -> list[Waiting]:
@@ -734,7 +734,7 @@ class Conversation:
     # --- deletion and shutdown ---------------------------------------------------------
 
     def on_deleted(self, listener: Hashable, call: Callable[[], None]) -> None:
-        """Register `call`, which is called once when the conversation is deleted or the home is lost.
+        """Register `call`, which is called once when the conversation is deleted or the home directory is lost.
 
         `listener` identifies the callback: a second call with the same listener replaces the callback, and
         `cancel_on_deleted` removes it.
@@ -757,8 +757,8 @@ class Conversation:
             call()
 
     def lose(self, lost: HomeLost) -> None:
-        """End the running turn, and make all commands fail, because the home has been lost. The end of the turn is
-        not stored.
+        """End the running turn, and make all commands fail, because the home directory has been lost. The end of
+        the turn is not stored.
         """
         self.lost = lost
         self._runner.lose(lost)

@@ -38,8 +38,8 @@ class RuntimeDeps(Struct, frozen=True):
     started_at: float
     """The time when this server started, in seconds since the epoch."""
     may_be_followed: Callable[[], bool]
-    """A function that returns True if this process has more than one client, or if another process uses the home.
-    Clients other than the one that began a turn may then begin to follow the conversation.
+    """A function that returns True if this process has more than one client, or if another process uses the home
+    directory. Clients other than the one that began a turn may then begin to follow the conversation.
     """
     continues_queues: bool
     """True if this process begins turns with the queued messages of each conversation that it loads. If False, this

@@ -189,7 +189,7 @@ class DurableLog:
         """True if entries may be loaded from the store.
 
         The value is False for the owner, which already has all entries, and for a follower, which gets entries only
-        from its source.
+        from the owner.
         """
         return self._lease is None and self._source is None
 
@@ -460,7 +460,9 @@ class DurableLog:
             self._on_listing(before[1] != self._listed[1])
 
     def _note_attention(self) -> None:
-        """Call `on_attention` if the conversation is now waiting for a person or its turn has ended."""
+        """After a change of the phase, call `on_attention` if the conversation now waits for a person or its turn
+        has ended.
+        """
         outcome = self.projections.state.outcome
         if self.phase is Phase.ASKING:
             self._on_attention("waiting")
@@ -512,7 +514,9 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """If the next checkpoint is due, add it, and remove old durable entries from memory."""
+        """If the next checkpoint is due, remove old durable entries from memory. Before that, add the checkpoint if
+        it can be made now.
+        """
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:

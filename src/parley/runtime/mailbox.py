@@ -547,8 +547,9 @@ class Mailbox:
     # --- the owner ---------------------------------------------------------------------
 
     def _following_ended(self) -> None:
-        """Handle the end of following: return the commands to which the owner has not responded to the front of the
-        queue, and schedule a check of the unfinished turn.
+        """Move the commands to which the owner has not responded back to the front of the queue, because this
+        process no longer follows the owner. Then schedule a check of the unfinished turn, unless the server is
+        shutting down.
         """
         remote = self._ownership.remote
         self._ownership.following_ended()
@@ -576,14 +577,14 @@ class Mailbox:
     # --- shutdown ----------------------------------------------------------------------
 
     def mark_gone(self) -> None:
-        """Make all current and later commands fail, because the conversation has been deleted or the home has been
-        lost.
+        """Make all current and later commands fail, because the conversation has been deleted or the home directory
+        has been lost.
         """
         self._ownership.mark_gone()
         self._cancel_retry()
 
     def lose(self, lost: HomeLost) -> None:
-        """Make all current and later commands fail with `HomeLost`, because the home has been lost."""
+        """Make all current and later commands fail with `HomeLost`, because the home directory has been lost."""
         self._lost = lost
         self.mark_gone()
         self._ownership.leave_remote_turn(lost)

@@ -300,8 +300,8 @@ class MessageIntake:
     ) -> asyncio.Future[None]:
         """Begin a turn without a message. `entries` are appended directly after the start of the turn.
 
-        `compacts` is True if the turn replaces the history with a summary. The other arguments and the result have
-        the same meaning as for `continue_turn`.
+        `compacts` is True if the turn replaces the history with a summary; otherwise UNSET. The other arguments and
+        the result have the same meaning as for `continue_turn`.
         """
         self._resolver.resolve_for(resolve)
         settings = self._resolver.resolved(self._log.projections.settings_history.now).settings

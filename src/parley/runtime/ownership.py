@@ -140,7 +140,7 @@ class Ownership:
         is called when following ends.
 
         Raises:
-            OwnerNotLinked: the owner is a process of another home, and this process and the owner are not both
+            OwnerNotLinked: the owner uses another home directory, and this process and the owner are not both
                 nodes.
             OwnerUnresponsive: the owner did not respond before the deadline.
             WriteLockHeld: another process held the write lock until the deadline.
@@ -295,7 +295,7 @@ class Ownership:
 
     def leave_remote_turn(self, lost: HomeLost | None = None) -> None:
         """Stop waiting for the remote turn, because the server is shutting down or the home directory has been
-        lost. `lost` is the error that describes the lost home; None for a shutdown.
+        lost. `lost` is the error that describes the loss; None for a shutdown.
         """
         if self._remote_turn is not None:
             self._remote_turn.lost = lost

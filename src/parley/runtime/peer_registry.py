@@ -131,7 +131,7 @@ class PeerRegistry:
 
     def can_reach(self, address: str) -> bool:
         """Return whether this process can connect to the process that listens at an address. A process can connect
-        to the processes of its home. A node can also connect to other nodes.
+        to the processes that use the same home directory. A node can also connect to other nodes.
         """
         return self._peers.can_reach(address)
 

@@ -2,8 +2,7 @@
 
 The settings allow an action, deny it, or require the approval of a person.
 
-The module `approvals.py` requests approvals. The module `grants.py` handles approvals that are valid for the
-session.
+The module `approvals.py` requests approvals. The module `grants.py` checks and creates session grants.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from parley.runtime.errors import NoNodeForDirectory
 __all__ = ["SLACK", "choose_node"]
 
 SLACK: Final = 4
-"""A node runs a new turn itself if it has at most this many more running turns than the least busy node.
+"""The maximum number of running turns that a node may have more than the least busy node and still run a new turn
+itself.
 
 A node learns the number of running turns of other nodes with a delay of several seconds. Without this tolerance,
 all nodes would send their turns to the same node.

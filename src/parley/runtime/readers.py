@@ -35,7 +35,9 @@ ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
 
 
 class EventEncoder(Protocol):
-    """Encodes entries and deltas as messages for one client. Each call of `send` passes one message."""
+    """Encodes entries and deltas as messages for one client. The methods call their argument `send` once for each
+    message.
+    """
 
     hidden: frozenset[str]
     """The event types that this client does not get."""
@@ -131,7 +133,8 @@ class Reader:
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
         """Send the newest delta of the log.
 
-        If the outbox is not writable, only record that the client lacks the delta. This is a hot path.
+        If the outbox is not writable, only record that the client lacks the delta. `encoded` is the delta in its
+        encoded form as an event. This is a hot path.
         """
         cursor = self._cursor
         if cursor.live:

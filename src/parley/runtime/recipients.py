@@ -38,7 +38,7 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
 
     principal: PrincipalRef | None
     """The principal of the client. The principal determines which approvals the client may answer. None for a
-    client of another process, because that process checks this itself.
+    client of another process, because that process checks the answers of its own clients.
     """
     can_be_asked: bool
     """True if the client can be asked for approvals."""

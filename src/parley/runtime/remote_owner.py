@@ -119,11 +119,11 @@ class RemoteOwner:
         await self._following
 
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
-        """Complete the future `following` with `answer`, the owner's response to a `Follow` request. If the
+        """Complete the future `following` after `answer`, the owner's response to a `Follow` request. If the
         response is an error, set this error on the future.
 
-        If the response is a result, and the log still ends at the position `after`, begin to follow. If the log now
-        contains further entries from an earlier connection, following needs another request.
+        Otherwise, begin to follow the owner if the log still ends at the position `after`. If the log now contains
+        further entries from an earlier connection, do not begin; the caller then sends another `Follow` request.
         """
         if following.done():
             return
@@ -137,7 +137,7 @@ class RemoteOwner:
         following.set_result(None)
 
     def end(self) -> None:
-        """Stop following the owner, without calling `over`."""
+        """Stop following the owner. Do not call the callback `over`, which reports that following has ended."""
         if self.is_over:
             return
         self.is_over = True
@@ -151,8 +151,8 @@ class RemoteOwner:
             self._following.set_exception(NotOwned())
 
     def lost(self) -> None:
-        """Stop following because the connection is broken, and call `over` if following had begun. Do nothing if
-        following has already ended.
+        """Stop following the owner because the connection is broken. If following had begun, call the callback
+        `over`, which reports that following has ended. Do nothing if following has already ended.
         """
         if not self.is_over:
             self.end()

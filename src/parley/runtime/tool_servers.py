@@ -49,7 +49,9 @@ class ToolServers:
         return self._starting is not None and not self._starting.done()
 
     async def begun(self) -> None:
-        """Wait until each server that `begin` starts has started or failed, or until `stop_waiting` is called."""
+        """Wait until each tool server that `begin` starts has started or failed, or until `stop_waiting` is called.
+        Return immediately if `begin` has started no tool servers.
+        """
         if self._starting is not None:
             await asyncio.wait({self._starting})
 

@@ -190,8 +190,7 @@ class TurnRunner:
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
         """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable.
 
-        The end of the previous turn must be durable, because this process tries to store only the end of its
-        current turn.
+        The end of the previous turn must be durable. After this call, the runner no longer tries to store that end.
         """
         assert not self.is_ending
         self.turn = LocalTurn(event_id, settings)
@@ -400,7 +399,9 @@ class TurnRunner:
             self.turn.cancel()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the turn without storing its end, because the home has been lost. Do nothing if there is no turn."""
+        """Stop the turn without storing its end, because the home directory has been lost. Do nothing if there is
+        no turn.
+        """
         if self.turn is not None:
             self.turn.lost = lost
             self.hand_over()

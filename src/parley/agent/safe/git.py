@@ -42,8 +42,9 @@ _FORMAT: Final = re.compile(
         )*""",
     re.VERBOSE,
 )
-"""The pattern of accepted commit formats. Placeholders for signatures are omitted, because Git runs a program to
-check signatures. Names of formats that a repository may define are omitted too.
+"""The pattern of the accepted values of `--format` and `--pretty`. The pattern does not accept placeholders for
+signatures, because Git runs a program to check signatures. It does not accept the names of formats that a
+repository may define either.
 """
 
 _LOG: Final = options(
