@@ -39,8 +39,8 @@ TITLE_LENGTH: Final = 80
 OUTCOME_LENGTH: Final = 300
 """The maximum number of characters in `TurnOutcome.text`."""
 FAILURES: Final[tuple[TurnEndReason, ...]] = ("failed", "restarted", "stopped")
-"""The reasons for the end of a turn that count as failures: the turn failed, or its server stopped or was
-restarted.
+"""The reasons for the end of a turn that count as failures: the turn failed, its server was stopped, or the turn
+was orphaned.
 """
 
 _CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")

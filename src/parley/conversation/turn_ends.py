@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 Interruption = Literal["interrupted", "stopped", "restarted"]
-"""The reasons for the end of a turn that neither completed nor failed: the turn was interrupted, its server was
-stopped, or its server was restarted.
+"""The reasons for the end of a turn that neither completed nor failed: `interrupted` by an interrupt, `stopped` by
+a shutdown of the server, or `restarted` if the turn was orphaned and then ended by its recovery.
 """
 INTERRUPTED: Final[dict[Interruption, str]] = {
     "interrupted": " Turn interrupted",  # clients compare this text, including the leading blank

@@ -400,7 +400,7 @@ class Conversation:
         self._streams.end(by, opened_before=opened_before)
 
     def take_over_streams(self, stream: Hashable, by: str) -> None:
-        """Except for `stream`, end all streams of the conversation in every process. The principal `by` has opened
+        """End all streams of the conversation except `stream`, in every process. The principal `by` has opened
         `stream` as an exclusive stream.
 
         Calls that are waiting for a turn continue to wait.

@@ -514,8 +514,8 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """If the next checkpoint is due, remove old durable entries from memory. Before that, add the checkpoint if
-        it can be made now.
+        """Do nothing if no checkpoint is due. Otherwise, add a checkpoint if one can be made now, and remove old
+        durable entries from memory.
         """
         if not self._checkpoints.is_due(self.log.durable):
             return

@@ -371,12 +371,15 @@ class Mailbox:
 
     @property
     def _has_log(self) -> bool:
-        """True if this process has loaded all entries of the log."""
+        """True if the log in this process is kept current, because this process owns the conversation or follows
+        the owner.
+        """
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Return whether a command needs no lease: it affects only an unfinished turn, and the log, which was read
-        after the command arrived, contains no unfinished turn and no queued message that is due.
+        """Return whether a command needs no lease. This is the case if the command affects only an unfinished turn,
+        the log was read after the command arrived, and the log contains neither an unfinished turn nor a queued
+        message that is about to begin a turn.
         """
         is_queue_due = self._local.queue.is_pending and not self._has_tried_queue
         is_idle = self._local.log.projections.state.phase is Phase.IDLE and not is_queue_due

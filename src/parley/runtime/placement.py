@@ -20,8 +20,8 @@ from parley.runtime.errors import NoNodeForDirectory
 __all__ = ["SLACK", "choose_node"]
 
 SLACK: Final = 4
-"""The maximum number of running turns that a node may have more than the least busy node and still run a new turn
-itself.
+"""The maximum difference in the number of running turns, between a node and the least busy node, at which the node
+still runs a new turn itself.
 
 A node learns the number of running turns of other nodes with a delay of several seconds. Without this tolerance,
 all nodes would send their turns to the same node.

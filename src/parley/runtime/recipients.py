@@ -112,7 +112,7 @@ class Recipients:
         self.polled = self._poller_can_answer = False
 
     def deliver(self, recipient: ApprovalRecipient, approval_id: ApprovalId) -> None:
-        """Record that the given client was sent the given approval."""
+        """Record that the approval `approval_id` was sent to the client `recipient`."""
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:

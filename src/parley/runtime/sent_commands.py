@@ -28,7 +28,7 @@ class SentCommands:
         *,
         closing: asyncio.Event,
     ) -> None:
-        """Create an empty object. `closing` is set when the server begins to shut down."""
+        """Create the object without any sent commands. `closing` is set when the server begins to shut down."""
         self._ownership, self._local, self._closing = ownership, local, closing
         self._timers: dict[Command, asyncio.TimerHandle] = {}
         """Maps each command to the timer of its deadline. The commands are in the order in which they were sent."""

@@ -95,8 +95,8 @@ class TurnPlacer:
 
 
 class _Answer:
-    """The response of a node to one request. If the connection breaks first, the future `result` fails with
-    `NotOwned`.
+    """The response of a node to one request. If the connection breaks before the response arrives, the future
+    `result` fails with `NotOwned`.
     """
 
     def __init__(self) -> None:

@@ -76,7 +76,7 @@ class Turn:
 
 
 class RemoteTurn(Turn):
-    """A turn that is running in another process and handles a message from this process.
+    """A turn that is running in another process and handles a message that this process has sent.
 
     `work` is cancelled when the turn is over.
     """

@@ -117,7 +117,9 @@ def _is_safe_command(argv: Sequence[str], is_known: Callable[[str], bool]) -> bo
 
 
 def _name(program: str) -> str | None:
-    """Return the name of a program that is given by its name alone or by a system path; None for any other path."""
+    """Return the name of a program that is given by its name alone or by a path in `/bin` or `/usr/bin`; None for
+    any other path.
+    """
     folder, slash, name = program.rpartition("/")
     return name if folder + slash in ("", *_SYSTEM) else None
 
