@@ -1,4 +1,4 @@
-"""Connections to the other processes of a home, and to the other nodes of a database."""
+"""Connections to other processes with the same home directory, and to other nodes with the same database."""
 
 from __future__ import annotations
 

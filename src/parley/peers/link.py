@@ -35,10 +35,10 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 
 class SocketLink:
-    """A connection to another process, which may be a process of the same home or another node.
+    """A connection to another process, which has the same home directory or is another node.
 
-    The connection stays open while `read` is running. An invalid message ends the connection, because its content,
-    such as the response to a request, cannot be recovered.
+    The connection stays open while `read` is running. An invalid message ends the connection, because the content
+    of the message, such as the response to a request, cannot be recovered.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The connections between the nodes of one database, in addition to the connections between the processes of a
-home.
+"""The connections between the nodes that share a database, in addition to the connections between the processes
+that share a home directory.
 
 A process connects to another node with a WebSocket at the URL of that node. The WebSocket carries the same messages
 as the Unix sockets between processes.
@@ -36,8 +36,8 @@ CONNECT_SECONDS: Final = 2.0
 
 
 class NodePeers:
-    """The implementation of `Peers` for a node: WebSockets between nodes, and Unix sockets between the processes of
-    a home.
+    """The implementation of `Peers` for a node: WebSockets between nodes, and Unix sockets between the processes
+    that share a home directory.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class NodePeers:
     ) -> None:
         """Create an object without connections. Connections are established when they are needed.
 
-        `local` is the object that connects to the other processes of the home. `token` is the shared token of the
-        nodes. `serve` is awaited for each connection from another node; its arguments are the connection and the
-        version of the protocol between nodes. `urls` returns the URLs of the other nodes. `on_refused` is called
-        with the URL of a node if the computer of the node refuses a connection. `versions` contains the supported
-        versions of this protocol, the newest first.
+        `local` is the object that connects to the other processes with the same home directory. `token` is the
+        shared token of the nodes. `serve` is awaited for each connection from another node; its arguments are the
+        connection and the version of the protocol between nodes. `urls` returns the URLs of the other nodes.
+        `on_refused` is called with the URL of a node if the computer of the node refuses a connection. `versions`
+        contains the supported versions of this protocol, the newest first.
         """
         self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
         self._serve, self.versions = serve, versions

@@ -1,7 +1,7 @@
-"""The connections between the processes of a home.
+"""The connections between the processes that share a home directory.
 
-Each process listens on a socket in the directory `run` of the home, and finds the sockets of the other processes in
-this directory. The first call of `listen` creates the directory and the socket.
+Each process listens on a socket in the directory `run` of the home directory, and finds the sockets of the other
+processes in this directory. The first call of `listen` creates the directory and the socket.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """The implementation of `Peers` with Unix sockets, for the processes of one home."""
+    """The implementation of `Peers` with Unix sockets, for the processes that share a home directory."""
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
         """Create an object without connections. Connections are established when they are needed.
 
-        `home` is the path of the home, or a function that returns the path when it is first needed. If this
-        function raises an error, `listen` raises the same error. `serve` is awaited for each connection from
+        `home` is the path of the home directory, or a function that returns the path when it is first needed. If
+        this function raises an error, `listen` raises the same error. `serve` is awaited for each connection from
         another process. The connections for notifications are closed `keep_seconds` after the last notification.
         """
         self._home = home
@@ -204,7 +204,7 @@ class UnixPeers:
         """Return a link that sends requests and notifications over `connection`, an established connection to
         another process. Begin to read the messages from the other process.
 
-        `version` is the version of the protocol between nodes; empty for a process of the same home.
+        `version` is the version of the protocol between nodes; empty for a process with the same home directory.
         `on_notification` and `on_lost` have the same meaning as for `connect`.
         """
         link = SocketLink(connection, on_notification=on_notification, on_lost=on_lost, version=version)

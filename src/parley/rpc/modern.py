@@ -27,8 +27,8 @@ that lead to the argument. The value NAME stands for the header `Mcp-Param-NAME`
 
 MAX_HEADERS: Final = 32
 MAX_HEADER_BYTES: Final = 4096
-"""The maximum length, in characters, of an argument that is also sent in a header. An ASCII character is one byte.
-Servers accept only a few kilobytes of headers.
+"""The maximum length of an argument that is also sent in a header, in characters. A longer argument is not sent in
+a header, because servers accept only a few kilobytes of headers.
 """
 
 _META: Final = "io.modelcontextprotocol/"
@@ -44,8 +44,8 @@ def modern_meta() -> dict[str, Any]:
 
 
 def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -> dict[str, str]:
-    """Return the HTTP headers that version 2026-07-28 adds to a request. `names` contains the arguments of the
-    called tool that are also sent in headers.
+    """Return the HTTP headers that MCP 2026-07-28 adds to a request. `names` contains the arguments of the called
+    tool that are also sent in headers.
     """
     headers = {PROTOCOL_VERSION: MODERN_VERSION, METHOD: method}
     if method == CallToolParams.METHOD:

@@ -83,7 +83,7 @@ class Outgoing(NamedTuple):
     id: RequestId | None = None
     """The id of the request; None if the message is not a request."""
     headers: Mapping[str, str] = {}
-    """HTTP headers that are sent with the message. A carrier without HTTP ignores them."""
+    """HTTP headers that are sent with the message. A transport that does not use HTTP ignores these headers."""
 
 
 class Carrier(Protocol):

@@ -450,7 +450,7 @@ class StreamableHttp:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send an HTTP request and yield the response when its headers have arrived.
 
-        `client` is the HTTP client that sends the request; None means the client of this session.
+        `client` is the HTTP client that sends the request; None means the default HTTP client of this object.
 
         Raises:
             CannotReach: no connection could be established.

@@ -132,8 +132,10 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """The string that identifies the principal in read marks: the token id, or the name of a principal without
-        a stored token. The string stays the same after a restart of the server.
+        """The string under which the store records how far the principal has read each conversation. It is the
+        token id, or the name of a principal without a stored token. The user of the web page who has signed in with
+        a one-time code has the same identity as the local user. The string stays the same after a restart of the
+        server.
         """
         if self.name == PAGE:
             return LOCAL.name  # the user of the page and the local user are the same person
@@ -173,8 +175,9 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def session_owner(self) -> str:
-        """The string that identifies the principal as the owner of a stored HTTP session. Each sign-in to the web
-        page has its own sessions, unlike the other data of `key`.
+        """The string that identifies the principal as the owner of a stored HTTP session. If the principal has
+        signed in to the web page, the string also identifies the sign-in, so that each sign-in has its own
+        sessions.
         """
         return f"{self.key}:{self.sign_in}" if self.sign_in else self.key
 

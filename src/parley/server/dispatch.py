@@ -85,7 +85,8 @@ class Call:
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
-        """Send the encoded result as the response. At version 2026-07-28, `result_type` is added to the result.
+        """Send the encoded result as the response. At protocol version 2026-07-28, `result_type` is added to the
+        result.
 
         Raises:
             RuntimeError: the request already has a response.
@@ -192,9 +193,9 @@ class Dispatch:
         """Create the dispatcher.
 
         `requests` maps methods to the handlers of requests, and `modern_requests` contains the handlers of requests
-        at version 2026-07-28. `notices` maps the methods of notifications to handlers. `context` is called with the
-        reply channel and the `_meta` of a request, and returns the context of the request. `own` tracks the
-        requests that the server sends to the client. `meta_of` is called with the parameters of a request. It
+        at protocol version 2026-07-28. `notices` maps the methods of notifications to handlers. `context` is called
+        with the reply channel and the `_meta` of a request, and returns the context of the request. `own` tracks
+        the requests that the server sends to the client. `meta_of` is called with the parameters of a request. It
         returns the `_meta` if the request is at version 2026-07-28, and None otherwise. It may raise
         `RequestRefused`. `tasks` runs the handlers. `client_id` names the client in logs and traces.
         """
@@ -297,7 +298,7 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Wake `all_answered`, because a request has its response or was cancelled."""
+        """Wake the callers of `all_answered`, so that they check again whether a request is still open."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
@@ -334,7 +335,7 @@ class Dispatch:
         self.settled()
 
     def end_held(self) -> None:
-        """Call the functions that end the requests that were passed to `hold`."""
+        """For each request that was passed to `hold`, call its function `end`, which sends the response."""
         for end in tuple(self._held.values()):
             end()
 
@@ -348,7 +349,9 @@ class Dispatch:
             self._waiting.discard(task)
 
     def stop_waiting(self) -> None:
-        """Stop the handlers inside the context manager of `waiting`. Other handlers finish their requests."""
+        """Stop each handler for which a context manager of `waiting` is active. The other handlers finish their
+        requests.
+        """
         for task in self._waiting:
             task.cancel()
 

@@ -158,7 +158,7 @@ class FormElicitor:
         """Withdraw the request for an approval that has been settled. Do nothing if this client has decided the
         approval.
 
-        If the approval was dropped because its turn ended, clients at version 2025-06-18 and older get no
+        If the approval was dropped because its turn ended, clients at protocol version 2025-06-18 and older get no
         withdrawal. For these clients, the end of the turn also ends the request.
         """
         if (delivered := self._open.pop(approval_id, None)) is None:

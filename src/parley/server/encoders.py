@@ -23,13 +23,15 @@ from parley.wire.notifications import CONVERSATION_LOGGER, CodexEvent, InitialSt
 __all__ = ["CodexEncoder", "StreamEncoder", "encoded_event", "hidden_events"]
 
 _NOTIFICATION: Final = b'{"jsonrpc":"2.0","method":"%b","params":{', b"}}"
-"""The bytes before and after the params of a notification."""
+"""The bytes before and after the members of `params` in a notification. `%b` stands for the method."""
 _LOG_MESSAGE: Final = (
     b'{"jsonrpc":"2.0","method":"%b","params":{"level":"info","logger":"%b","data":{"method":"%%b","params":{'
     % (LogMessage.METHOD.encode(), CONVERSATION_LOGGER.encode()),
     b"}}}}",
 )
-"""The bytes before and after the params of a notification, if the notification is the data of a log message."""
+"""The bytes before and after the members of `params` in a notification that is sent as the data of a log message.
+`%b` stands for the method of the notification.
+"""
 
 Send = Callable[[bytes], None]
 

@@ -50,14 +50,14 @@ FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
     ErrorShape.CREATE: CreateFailed,
     ErrorShape.ANSWER: AnswerFailed,
 }
-"""Maps each shape to the type of the structured content of failures, for clients that get Parley's additions
-(`Features.additions`).
+"""The type of the structured content in the result of a failed call, for each `ErrorShape`. These types apply to
+clients that get Parley's additions to the protocol (`Features.additions`).
 """
 
 
 TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
-"""The shapes whose failures have no structured content for clients that do not get Parley's additions
-(`Features.additions`).
+"""The values of `ErrorShape` for which the result of a failed call has no structured content, if the client does
+not get Parley's additions to the protocol (`Features.additions`).
 """
 
 

@@ -225,7 +225,7 @@ class RequestRefused(VisibleError):
 
     number: int
     modern_number: int | None = None
-    """The numeric code of the error at version 2026-07-28; None if `number` is used at all versions."""
+    """The numeric code of the error at protocol version 2026-07-28; None if `number` is used at all versions."""
     details: Mapping[str, object] | None = None
     """The members that are added to the `data` of the JSON-RPC error; None if no members are added."""
 

@@ -50,9 +50,9 @@ class Features(Struct, frozen=True, kw_only=True):
     """
 
     modern: bool = False
-    """True for a request at version 2026-07-28. Such a request is independent of earlier requests. The server sends
-    no requests to the client. The response to a request that opens a stream is sent when the stream ends. If the
-    client cancels a call that waits for a turn, the turn continues.
+    """True for a request at protocol version 2026-07-28. Such a request is independent of earlier requests. The
+    server sends no requests to the client. The response to a request that opens a stream is sent when the stream
+    ends. If the client cancels a call that waits for a turn, the turn continues.
     """
     additions: bool = False
     """True if the client gets Parley's additions to the protocol: annotations, output schemas, instructions,
@@ -101,7 +101,7 @@ class Features(Struct, frozen=True, kw_only=True):
         """Return whether a cancellation with the reason `reason` means only that the client has stopped waiting.
         The turn then continues.
 
-        At version 2026-07-28, the result is True for every cancellation, because a cancellation cannot be
+        At protocol version 2026-07-28, the result is True for every cancellation, because a cancellation cannot be
         distinguished from a lost connection.
         """
         return self.modern or (reason is not None and any(part in reason for part in self.timeout_reasons))

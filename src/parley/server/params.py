@@ -32,8 +32,8 @@ def params_of(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
 
 
 def since_full_version(method: str, handle: Handler) -> Handler:
-    """Return a handler that calls `handle`. For clients at version 2025-06-18 and older, the handler raises
-    `UnknownMethod`, because `method` does not exist at these versions.
+    """Return a handler that calls `handle`. For clients at protocol version 2025-06-18 and older, the handler
+    raises `UnknownMethod`, because `method` does not exist at these versions.
 
     If `handle` raises a `ParleyError`, the client gets a JSON-RPC error.
     """
@@ -52,8 +52,8 @@ def since_full_version(method: str, handle: Handler) -> Handler:
 
 
 def by_version(earlier: Mapping[str, Handler], modern: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return handlers, by method, that forward each request at version 2026-07-28 to a handler in `modern`, and all
-    other requests to a handler in `earlier`.
+    """Return handlers, by method, that forward each request at protocol version 2026-07-28 to a handler in
+    `modern`, and all other requests to a handler in `earlier`.
     """
 
     def both(method: str) -> Handler:

@@ -66,9 +66,9 @@ log = logging.getLogger(__name__)
 Params = TypeVar("Params", bound=Struct)
 
 PEER_SECONDS: Final = CALL_SECONDS - 1.0
-"""The maximum time in seconds that a request from another process waits for the write lock. The other process waits
-`CALL_SECONDS` for the response. This time is shorter, so that the other process gets an error about the lock before
-its own timeout expires.
+"""The maximum time in seconds that a request from another process waits for the write lock of the store. The other
+process waits `CALL_SECONDS` for the response. This time is shorter, so that the other process gets an error about
+the lock before its own timeout expires.
 """
 
 _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (
@@ -88,7 +88,7 @@ _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 
 
 class PeerTransport(Transport, Protocol):
-    """The connection to another process."""
+    """The interface of a connection to another process."""
 
     def stop_reading(self) -> None:
         """Read no further messages."""
@@ -123,7 +123,7 @@ async def serve_peer(transport: PeerTransport, server: ServerContext, version: s
 
 def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
     """Handle a message from the other process. If the message is invalid, stop reading, because later messages may
-    depend on it. The connection is then closed.
+    depend on the invalid message. The connection is then closed.
     """
     try:
         if isinstance(frame, Overlong):

@@ -1,8 +1,8 @@
 """Sends the progress notifications of one `codex` or `codex-reply` call.
 
-Clients at version 2025-11-25 or newer must not get a progress notification together with the result of the call or
-after it. These clients discard the progress token when they read the result, and treat a later notification as an
-error. Therefore, the server sends the notification for an event one second after the event, and discards the
+Clients at protocol version 2025-11-25 or newer must not get a progress notification together with the result of the
+call or after it. These clients discard the progress token when they read the result, and treat a later notification
+as an error. Therefore, the server sends the notification for an event one second after the event, and discards the
 notification if the call ends within this second. Older clients get a notification for each event immediately.
 """
 
@@ -23,8 +23,8 @@ HEARTBEAT_SECONDS: Final = 5.0
 after 30 seconds without a notification.
 """
 DELAY_SECONDS: Final = 1.0
-"""The time in seconds between an event and its progress notification, for clients at version 2025-11-25 or newer.
-One notification reports all events that occur during this time.
+"""The time in seconds between an event and its progress notification, for clients at protocol version 2025-11-25 or
+newer. One notification reports all events that occur during this time.
 """
 
 
@@ -32,8 +32,9 @@ class ProgressReporter:
     """Sends progress notifications for one call, if the client supplied a progress token."""
 
     def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
-        """Create the reporter. `token` is the progress token; None if the client supplied none. `delayed` is True
-        for clients at protocol version 2025-11-25 or newer.
+        """Create the reporter. `token` is the progress token; None if the client supplied none. If `delayed` is
+        True, the notification for an event is sent `DELAY_SECONDS` after the event, otherwise immediately.
+        `delayed` must be True for clients at protocol version 2025-11-25 or newer.
         """
         self._out, self._token, self._delayed = out, token, delayed
         self._loop = asyncio.get_running_loop()
@@ -70,8 +71,9 @@ class ProgressReporter:
     def before_result(self, send_result: Callable[[], None]) -> None:
         """Stop sending notifications, and then call `send_result`, which sends the result of the call.
 
-        Messages that are sent in one iteration of the event loop are written together. If `delayed` is True and a
-        notification was sent in this iteration, `send_result` is therefore called in the next iteration.
+        Messages that are sent in one iteration of the event loop are written together. If the client gets delayed
+        notifications, the result must not be written together with a notification. If a notification was sent in
+        this iteration, `send_result` is then called in the next iteration.
         """
         self.stop()
         if self._delayed and self._in_this_tick:

@@ -26,8 +26,8 @@ EARLIER_LENGTH: Final = 20_000
 """The maximum number of characters that a note quotes from the last message of an earlier turn."""
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that the notes describe. If more were denied, the notes also
-contain the number of the remaining ones.
+"""The maximum number of denied commands and patches that the notes describe. If more commands and patches were
+denied, the notes also contain the number of those that are not described.
 """
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""

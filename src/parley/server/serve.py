@@ -46,7 +46,7 @@ shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
 """The maximum time, in seconds, that a shutdown waits for the store to close, in addition to `SHUTDOWN_SECONDS`.
-Closing takes this long only if the disk is slow or another process holds the write lock.
+Closing takes this long only if the disk is slow or another process holds the write lock of the store.
 """
 LEAVE_SECONDS: Final = 1.0
 """The maximum time in seconds for which a client can still receive responses after it has closed its sending

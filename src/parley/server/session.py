@@ -114,7 +114,9 @@ class _OneOutbox:
 
 
 class _Connection:
-    """The registrations of a client that last until the client leaves."""
+    """The state that all `Session` objects of one client share: callbacks and turns, which are kept until the
+    client leaves.
+    """
 
     def __init__(self) -> None:
         self.has_left = False
@@ -215,7 +217,7 @@ class Session:
     def context(self, reply: Reply, meta: ModernMeta | None = None) -> RequestContext:
         """Return the context of a request whose response is sent to `reply`.
 
-        `meta` is the `_meta` of a request at version 2026-07-28; None for earlier versions.
+        `meta` is the `_meta` of a request at protocol version 2026-07-28; None for earlier versions.
         """
         if meta is not None:
             return modern_context(meta, self.principal, reply, self.loader)
@@ -241,7 +243,7 @@ class Session:
         return self.stream_outboxes.outbox(conversation, number)
 
     def for_request(self, context: RequestContext) -> Session:
-        """Return a session that serves only one request at version 2026-07-28.
+        """Return a session that serves only one request at protocol version 2026-07-28.
 
         Changes to the returned session do not affect later requests. The registrations of the returned session are
         removed when the client leaves.
@@ -252,8 +254,8 @@ class Session:
         return session
 
     def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
-        """Return the elicitor for one call or stream. For a request at version 2026-07-28 whose client can be asked
-        to decide approvals, the elicitor calls `on_ask`, which ends the call with an approval request.
+        """Return the elicitor for one call or stream. For a request at protocol version 2026-07-28 whose client can
+        be asked to decide approvals, the elicitor calls `on_ask`, which ends the call with an approval request.
         """
         return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
 

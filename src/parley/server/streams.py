@@ -268,8 +268,8 @@ def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
 class Streams:
     """The streams of one connection.
 
-    There is at most one stream for each conversation, at all protocol versions together, because the client could
-    not distinguish the events of two streams of the same conversation.
+    A connection has at most one stream of each conversation, because the client could not distinguish the events of
+    two streams of the same conversation. This also applies if the streams have different protocol versions.
     """
 
     def __init__(self) -> None:
@@ -295,7 +295,8 @@ class Streams:
         exclusive: bool = False,
         on_ask: OnAsk | None = None,
     ) -> None:
-        """Start a stream of `conversation` to the client. At version 2026-07-28, the stream belongs to one request.
+        """Start a stream of `conversation` to the client. At protocol version 2026-07-28, the stream belongs to one
+        request.
 
         If this connection already has a stream of the conversation, the earlier stream ends. If `exclusive` is
         True, the streams of the conversation on all other connections also end. `number` is the number of the

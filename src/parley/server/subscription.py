@@ -56,12 +56,13 @@ class Subscription:
     ) -> None:
         """Create the subscription.
 
-        Events are encoded by `encoder` and sent to `out`. Approval requests to a client at version 2025-11-25 or
-        older are sent to `server_requests`. For a client at version 2026-07-28, `on_ask` is called instead.
-        `on_entry` is called with each entry, including records, after the entry has been processed. `on_dropped` is
-        called with the error if an entry cannot be sent or read; the subscription then sends nothing more.
-        `waits_for_turn` is True for a call that waits for the end of the turn. The client already has the first
-        `skipped` messages of the first entry. `task_id` is the id of the task that approval requests name.
+        Events are encoded by `encoder` and sent to `out`. Approval requests to a client at protocol version
+        2025-11-25 or older are sent to `server_requests`. For a client at version 2026-07-28, `on_ask` is called
+        instead. `on_entry` is called with each entry, including records, after the entry has been processed.
+        `on_dropped` is called with the error if an entry cannot be sent or read; the subscription then sends
+        nothing more. `waits_for_turn` is True for a call that waits for the end of the turn. The client already has
+        the first `skipped` messages of the first entry. `task_id` is the id of the task that approval requests
+        name.
         """
         self._session, self._conversation, self._on_ask = session, conversation, on_ask
         self._out, self._encoder, self._server_requests = (
@@ -113,9 +114,10 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether the log after `position` may contain an approval request. If it may, a client at version
-        2026-07-28 is asked only after the entry of the request has been sent. Asking ends the call, so all earlier
-        events must be sent first.
+        """Return whether the log after `position` may contain an approval request.
+
+        If so, a client at protocol version 2026-07-28 must first get all entries up to this request, because the
+        call ends when the client is asked.
         """
         log = self._conversation.log
         return position < log.base or any(

@@ -1,4 +1,4 @@
-"""Handles the MCP methods for tasks at version 2025-11-25."""
+"""Handles the MCP methods for tasks at protocol version 2025-11-25."""
 
 from __future__ import annotations
 

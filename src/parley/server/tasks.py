@@ -159,8 +159,8 @@ class TurnTask(Struct, frozen=True):
         return turn_result(self.conversation.id, ended.message or "", ended, notes, features, workspace)
 
     async def _workspace(self, end: Seq) -> WorkspaceUpdated | None:
-        """Return the newest commit in the repository of the conversation when the turn ended; None if there was
-        none. `end` is the position at which the turn ends.
+        """Return the last commit in the repository of the conversation before the turn ended; None if there was no
+        commit. `end` is the position at which the turn ends.
         """
         newest = self.conversation.workspace
         if newest is None or self.conversation.state.event_id == self.event_id:

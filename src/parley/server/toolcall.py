@@ -25,7 +25,7 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    """One tool call, in the form in which the handler of the tool gets it."""
+    """One tool call, as it is passed to the handler of the tool."""
 
     def __init__(
         self, call: Call, params: CallToolParams, session: Session, streams: Streams, server: ServerContext

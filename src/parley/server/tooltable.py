@@ -62,6 +62,10 @@ class Tool(Generic[Arguments]):
         conversations. Principals that are bound to one conversation cannot call such a tool. `can_be_task` is True
         if the tool can run as a task. `answers_approvals` is True if the tool can answer approvals. Such a tool is
         offered only if `Features.may_answer_approvals` is True.
+
+        `error_shape` is the form of the result of a failed call. `may_ask` is True if, at protocol version
+        2026-07-28, a call can end with an approval request. `modern_result` is the type of the result at this
+        version; the default is `result`.
         """
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task

@@ -2,7 +2,7 @@
 
 Such a call reads the conversation, and sends each event to the client as two notifications (`CodexEncoder`). When
 the call reaches the end of its turn in the log, it sends the response. All events are therefore sent before the
-response. If a client at version 2025-11-25 interrupts the turn by cancelling the call, the client gets the
+response. If a client at protocol version 2025-11-25 interrupts the turn by cancelling the call, the client gets the
 remaining events and no response.
 """
 
@@ -42,8 +42,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of entries that a resumed call searches for the last message of its turn if the position before the
-turn is unknown. These are the last entries before the position at which the call is resumed.
+"""The number of entries that a resumed call reads to find the last message of its turn, if the position before the
+turn is unknown. These entries come directly before the position at which the call is resumed.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 
@@ -277,9 +277,9 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """End the call with a description of the open approval, if calls that wait for the turn must return it
-        (`ConversationApprovals.is_returned`). As long as another client may still begin to follow the turn, wait
-        and then check again.
+        """If the open approval must be returned to calls that wait for the turn
+        (`ConversationApprovals.is_returned`), end the call with a description of this approval. While another
+        client may still begin to follow the turn, do not end the call, but check again later.
         """
         conversation, approval = self._conversation, self._conversation.approvals.open
         if self._ended or approval is None or not conversation.approvals.is_returned:
@@ -307,10 +307,11 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Send the response if the turn has stopped but its end will not reach the log of this process.
+        """Send the response if the turn has stopped, but the end of the turn will not reach the log of this
+        process. `work` is the finished future of the turn.
 
-        The end does not reach the log if it cannot be stored, or if another process will store it after this server
-        has shut down.
+        The end of the turn does not reach the log if the end cannot be stored, or if another process will store it
+        after this server has shut down.
         """
         assert self._turn is not None
         if self._turn.lost is not None:

@@ -25,9 +25,9 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""The chunk size in bytes for reading files. Reading can stop only between two chunks, and each read of a file
-fills a whole chunk. A large chunk would therefore contain many messages that are handled after the client has left
-too many responses unread.
+"""The size in bytes of the chunks in which a file is read. Reading stops when the client has left too many
+responses unread, but it can stop only between two chunks. The chunks are small, so that the server handles only a
+few more messages after that.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """The high-water mark in bytes. While more bytes are unread, no events are sent. A client that keeps up leaves
@@ -39,7 +39,9 @@ LOW_WATER_BYTES: Final = 256 * 1024
 high-water mark, so that sending does not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
-"""The server reads messages from a client only while the client leaves fewer bytes than this number unread."""
+"""The number of unread bytes at which the server stops reading messages from a client. The server reads messages
+again when fewer bytes are unread.
+"""
 CHECK_SECONDS: Final = 0.25
 """The time, in seconds, between two checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024

@@ -1,7 +1,8 @@
-"""Connections between nodes over WebSockets. Binary messages carry the bytes of a socket.
+"""Connections between nodes over WebSockets. The user of a connection gets a socket, and the bytes of this socket
+are carried in binary WebSocket messages.
 
-The code that uses the socket does not distinguish WebSockets from Unix sockets, so the limits for unread bytes are
-the same.
+The socket of a WebSocket connection is used in the same way as a Unix socket, with the same limits for unread
+bytes.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class WebSocketDialer:
         return theirs, challenge.version
 
     async def close(self) -> None:
-        """Wait up to `CLOSE_SECONDS` for the WebSockets to end, and close the remaining ones. The caller must first
-        close the sockets that `dial` returned.
+        """Wait up to `CLOSE_SECONDS` for the WebSockets to end, and then close the WebSockets that are still open.
+        The caller must first close the sockets that `dial` returned.
         """
         if self._carrying:
             await asyncio.wait(self._carrying, timeout=CLOSE_SECONDS)

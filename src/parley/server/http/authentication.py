@@ -81,15 +81,15 @@ class Authenticator:
         return found or stored
 
     async def look_up(self, request: HttpRequest) -> Principal | None:
-        """Like `principal`, but read the store if the token is not in memory. Return None if the token is missing
-        or wrong.
+        """Return the principal of the token in the request; None if the token is missing or wrong. If the token is
+        not in memory, read the store.
         """
         token = bearer_token(request)
         return await self.look_up_owner(token_digest(token)) if token else None
 
     async def look_up_owner(self, digest: bytes) -> Principal | None:
-        """Like `owner`, but read the store if the token is not in memory. Another process may have stored the token
-        after this process last read the store. Return None if no valid token has the digest.
+        """Return the principal of the valid token with the digest `digest`; None if there is no such token. If the
+        token is not in memory, read the store, because another process may have stored the token.
         """
         if (found := self.owner(digest)) is not None or self._stored is None:
             return found
@@ -123,7 +123,7 @@ class RateLimit:
         """
 
     def __len__(self) -> int:
-        """Return the number of tokens whose recent messages are remembered."""
+        """Return the number of tokens for which the rate of messages is currently tracked."""
         return len(self._allowed)
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
@@ -141,5 +141,5 @@ class RateLimit:
         return allowed >= count
 
     def _forget_idle(self, now: float) -> None:
-        """Remove the tokens that may send a full burst again."""
+        """Stop tracking the rate of tokens for which a full burst of messages is allowed again."""
         self._allowed = {key: one for key, one in self._allowed.items() if now - one[1] < BURST_SECONDS}

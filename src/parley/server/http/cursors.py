@@ -51,13 +51,13 @@ class StreamCursors:
 
 
 class _StreamOutbox:
-    """The outbox of one stream. It gives each message with a position an event id."""
+    """The outbox of one stream. Adds an event id to each message that has a position."""
 
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
         """Create the outbox.
 
-        Messages are sent to `push`. `moved` is called with the position that the client reaches with a message. It
-        records this position, and returns the event id of the message.
+        Messages are sent to `push`. `moved` is called with the position that the client reaches with a message.
+        `moved` records this position, and returns the event id of the message.
         """
         self._push, self._moved = push, moved
         self.send, self.when_writable = push.send, push.when_writable
@@ -77,8 +77,8 @@ class _StreamOutbox:
 
 
 class CallOutbox:
-    """The outbox for the events of one `codex` or `codex-reply` call. It gives each message with a position an
-    event id.
+    """The outbox for the events of one `codex` or `codex-reply` call. Adds an event id to each message that has a
+    position.
     """
 
     def __init__(

@@ -119,9 +119,9 @@ class HttpEndpoint:
         from other nodes; None if this server is not a node. `page` handles requests for the web page; None if the
         server provides no web page.
 
-        `is_modern` returns whether requests at version 2026-07-28 are supported. `why_too_large` is called with a
-        number of bytes. It returns the reason why there is not enough memory for these bytes, or None if there is
-        enough memory.
+        `is_modern` returns whether requests at protocol version 2026-07-28 are supported. `why_too_large` is called
+        with a number of bytes. It returns the reason why there is not enough memory for these bytes, or None if
+        there is enough memory.
         """
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
@@ -283,10 +283,11 @@ class HttpEndpoint:
     async def _json_answer(self, session: HttpSession, reply: JsonReply, *, is_array: bool) -> HttpAnswer:
         """Wait for the responses to the requests of a POST, and return them as JSON.
 
-        If the session ends, requests that are still being executed get their responses.
+        If the session ends, still wait until its requests get no further responses. If only some of the requests
+        have got responses by then, return these responses.
 
         Raises:
-            UnknownSession: the session has ended, and the requests get no responses.
+            UnknownSession: the session has ended, and none of the requests has got a response.
         """
         with session.in_use():
             await first_of(reply.done(), session.wait_all_answered())

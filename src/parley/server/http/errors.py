@@ -76,7 +76,7 @@ class RequestBodyUnreadable(HttpRefused):
 
 
 class BadBody(HttpRefused):
-    """Raised when the request body does not have the required form, such as one JSON-RPC message."""
+    """Raised when the request body is invalid, for example because it contains no JSON-RPC message."""
 
     code = "bad_body"
 

@@ -51,8 +51,8 @@ _UUID, _TEXT = b"u", b"t"
 
 
 class _Call(Struct, frozen=True, array_like=True):
-    """The form in which an event id contains a `CallCursor`. The request id is encoded as JSON, because MessagePack
-    has no integers with more than 64 bits.
+    """The encoded form of a `CallCursor` in an event id. The request id is encoded as JSON, because MessagePack has
+    no integers with more than 64 bits.
     """
 
     request: bytes

@@ -132,7 +132,9 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """While the outbox is writable, wake the waiting senders one after another."""
+        """Wake the waiting senders one after another, as long as the outbox is writable. `stream` is the stream
+        that has become writable.
+        """
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

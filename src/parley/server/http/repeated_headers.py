@@ -1,4 +1,4 @@
-"""Checks the headers in which a client at version 2026-07-28 repeats values of the request body."""
+"""Checks the headers in which a client at protocol version 2026-07-28 repeats values of the request body."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from parley.wire.tasks import CancelTaskParams, GetTaskParams, UpdateTaskParams
 __all__ = ["wrong_header"]
 
 NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
-"""The methods whose parameter `name` or `uri` must be repeated in a header."""
+"""The methods whose parameter `name` or `uri` must be repeated in the header `Mcp-Name`."""
 TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
-"""The methods whose parameter `taskId` may be repeated in the same header as `name` or `uri` of other methods."""
+"""The methods whose parameter `taskId` may be repeated in the header `Mcp-Name`. Clients may also omit the header.
+"""
 
 
 def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:

@@ -109,7 +109,7 @@ class HttpSession:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Return a context manager in which the session is in use and therefore does not expire."""
+        """Return a context manager. While it is active, the session is in use and does not expire."""
         self._requests += 1
         try:
             yield

@@ -100,8 +100,8 @@ def merge_states(
 
 
 def is_same_state(one: SessionState, other: SessionState) -> bool:
-    """Return whether the states are equal, except for the order of their streams and resources and for the number
-    of the last stream.
+    """Return whether both states have the same streams, subscribed resources, log level and `has_listed_resources`.
+    The order of the streams and resources does not matter. The other fields are not compared.
     """
 
     def key(state: SessionState) -> object:

@@ -378,7 +378,8 @@ class HttpSessions:
 
     async def _write(self, session: HttpSession, state: SessionState) -> SessionNotSaved | None:
         """Combine `state` with the changes that other nodes have made to the session, and write the combined state
-        to the store. Return an error if this is not possible; otherwise, return None.
+        to the store. Return None if the state was written. Otherwise, return an error that contains the reason, for
+        example that the session has ended.
 
         Raises:
             StoreError: the store failed.

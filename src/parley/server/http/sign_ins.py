@@ -230,7 +230,7 @@ class SignIns:
         return self._principal_of(stored)
 
     def is_current(self, principal: Principal) -> bool:
-        """Return whether the sign-in of the principal has not ended."""
+        """Return whether the sign-in of the principal is current: True until the sign-in ends."""
         return bytes.fromhex(principal.sign_in) in self._sign_ins
 
     def subscriptions(self) -> list[tuple[Principal, bytes]]:

@@ -1,5 +1,5 @@
-"""Handles HTTP requests at version 2026-07-28. Each POST is independent of earlier requests. It belongs to no
-session, and the server stores no state for it.
+"""Handles HTTP requests at protocol version 2026-07-28. Each POST is independent of earlier requests: it belongs to
+no session, and the server stores no state for it.
 
 `ServerCore` treats each POST as a client that sends one request and disconnects after the response.
 """
@@ -40,8 +40,8 @@ __all__ = ["StatelessRequests"]
 log = logging.getLogger(__name__)
 
 CONVERSATION_STREAM: Final = "conversationStream"
-"""The tool whose calls get a stream of messages as the response at version 2026-07-28. In a session, a call of this
-tool returns immediately, and the events of the conversation are sent on the GET stream of the session.
+"""The tool whose calls get a stream of messages as the response at protocol version 2026-07-28. In a session, a
+call of this tool returns immediately, and the events of the conversation are sent on the GET stream of the session.
 """
 STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
 _STATUSES: Final = {
@@ -92,8 +92,9 @@ class StatelessRequests:
 
     @staticmethod
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
-        """Return whether the message must be handled at version 2026-07-28: the `_meta` of the message names any
-        version, or the header `MCP-Protocol-Version` names version 2026-07-28 and the message is not `initialize`.
+        """Return whether the message must be handled at protocol version 2026-07-28: the `_meta` of the message
+        names any version, or the header `MCP-Protocol-Version` names version 2026-07-28 and the message is not
+        `initialize`.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)

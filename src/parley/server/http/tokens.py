@@ -26,9 +26,9 @@ log = LimitedLog(logging.getLogger(__name__))
 
 REFRESH_SECONDS: Final = 30.0
 UNKNOWN_SECONDS: Final = 1.0
-"""The minimum time in seconds between two reloads that requests with unknown tokens cause."""
+"""The minimum time in seconds between two reloads of the tokens that are caused by requests with unknown tokens."""
 RETRY_SECONDS: Final = 1.0
-"""The minimum time in seconds between a failed reload and the next reload."""
+"""The minimum time in seconds between a failed reload of the tokens and the next attempt."""
 USE_SECONDS: Final = 600.0
 """The minimum time in seconds between two writes of the time when a token was last used."""
 

@@ -1,4 +1,4 @@
-"""The method `subscriptions/listen` at version 2026-07-28. The request stays open, and the server sends
+"""The method `subscriptions/listen` at protocol version 2026-07-28. The request stays open, and the server sends
 notifications about changes until the request ends.
 """
 

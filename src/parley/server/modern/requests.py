@@ -1,4 +1,4 @@
-"""Recognizes the requests at version 2026-07-28 among the messages of a client, and checks their `_meta`.
+"""Recognizes the requests at protocol version 2026-07-28 among the messages of a client, and checks their `_meta`.
 
 A request belongs to this version if its `_meta` names a version. The server does not store the version of a client,
 so the next request of the same client may belong to another version.
@@ -21,8 +21,8 @@ __all__ = ["can_be_asked", "checked_meta", "meta_of", "modern_context"]
 
 
 def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
-    """Return the `_meta` in the parameters of a request; None if the request is at an earlier version, or if the
-    setting `[mcp] modern` is off.
+    """Return the `_meta` in the parameters of a request; None if the request is at an earlier protocol version, or
+    if the setting `[mcp] modern` is off.
 
     Raises:
         InvalidParams: the `_meta` is incomplete.
@@ -58,7 +58,8 @@ def modern_context(meta: ModernMeta, principal: Principal, reply: Reply, loader:
 
 
 def can_be_asked(context: RequestContext, approval: PendingApproval | None = None) -> bool:
-    """Return whether the server can ask the sender of a request at version 2026-07-28 to decide an approval.
+    """Return whether the server can ask the sender of a request at protocol version 2026-07-28 to decide an
+    approval.
 
     The client must declare the capability `elicitation` in this request, and its principal must be allowed to
     decide `approval`. If `approval` is None, only the role of the principal must allow it to decide approvals.

@@ -1,5 +1,5 @@
-"""Adds to results the members that version 2026-07-28 requires: the type of the result, the server's name and
-version, and the time for which clients may cache the result.
+"""Adds to results the members that protocol version 2026-07-28 requires: the type of the result, the server's name
+and version, and the time for which clients may cache the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
 
 def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
     """Return `result`, the encoded result of a request with the given method and id, with the additional members
-    that version 2026-07-28 requires. `result` must not have a `_meta` yet.
+    that protocol version 2026-07-28 requires. `result` must not have a `_meta` yet.
     """
     meta = _SERVER_INFO
     if method == ListenParams.METHOD:

@@ -1,5 +1,5 @@
-"""Approvals at version 2026-07-28: a call ends with an approval request, and the client repeats the call with the
-answer.
+"""Approvals at protocol version 2026-07-28: a call ends with an approval request, and the client repeats the call
+with the answer.
 
 The approval request contains a signed state, and the client sends this state back with the repeated call. The state
 contains all data that is needed to continue the call, so the server stores nothing between the two calls. The state
@@ -102,7 +102,7 @@ first request that concerned the conversation.
 
 
 class RoundElicitor:
-    """Asks the client to decide an approval. To ask, it ends the open call with an approval request."""
+    """Asks the client to decide an approval by ending the open call with an approval request."""
 
     can_ask = True
 
@@ -128,7 +128,7 @@ class RoundElicitor:
 
 
 class Rounds:
-    """Manages the approval requests for one tool call at version 2026-07-28."""
+    """Manages the approval requests for one tool call at protocol version 2026-07-28."""
 
     def __init__(
         self, states: RequestStates, params: CallToolParams, *, principal: Principal, features: Features

@@ -1,5 +1,5 @@
-"""Tasks at version 2026-07-28, in which tasks are an extension of the protocol. The state of a task contains its
-open approval request or its result.
+"""Tasks at protocol version 2026-07-28, in which tasks are an extension of the protocol. The state of a task
+contains its open approval request or its result.
 
 The client declares the extension in each request. The client polls the task until the task has ended, and answers
 the approval requests of the task with `tasks/update`.

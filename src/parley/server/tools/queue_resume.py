@@ -1,4 +1,6 @@
-"""The tool `queueResume`, which resumes the queue after a turn that was interrupted or failed."""
+"""The tool `queueResume`, which resumes the message queue of a conversation after a turn that was interrupted or
+failed.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
 async def _hold(
     call: ToolCall, conversation: Conversation, start: StreamStart, *, event_meta: bool, exclusive: bool
 ) -> None:
-    """Begin a stream that keeps the call open until the stream ends, as version 2026-07-28 requires.
+    """Begin a stream that keeps the call open until the stream ends, as protocol version 2026-07-28 requires.
 
     If `event_meta` is True, events have a `_meta`. If `exclusive` is True, all other streams of the conversation
     are ended.

@@ -205,8 +205,8 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Return the error response to a request that the library could not read or handle. The response and the
-        log contain no text from the client.
+        """Return the error response to a request that the HTTP library could not read or handle. The response and
+        the log contain no text from the client.
         """
         if not isinstance(exc, ConnectionError):  # such an error means that the client has disconnected
             why = type(exc).__name__ if exc is not None else "failed"

@@ -95,7 +95,9 @@ class EventStream:
 
     @property
     def is_behind(self) -> bool:
-        """True if the client has not read enough of the open message for the next part to be sent."""
+        """True if the client has left more than `LOW_WATER_BYTES` unread. The sender of the open message then waits
+        before it sends the next part.
+        """
         return self._unread > LOW_WATER_BYTES
 
     def _append(self, data: bytes) -> None:

@@ -99,7 +99,9 @@ class HttpExchange:
         return body.getvalue()  # this call returns the bytes without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add `headers` to the headers that are sent in addition to the headers of the response itself."""
+        """Add `headers` to the response that the endpoint will return. If this response sets the same header, its
+        own value is sent.
+        """
         self.answer_headers.update(headers)
 
     def open_stream(self) -> EventStream:

@@ -212,8 +212,8 @@ class HttpListener:
 
 
 def _can_read(exchange: HttpExchange) -> bool:
-    """Return whether the server can decode the body of the request: it must have no transfer coding, or only the
-    transfer coding `chunked`.
+    """Return whether the server can decode the body of the request. The body must have no transfer coding, or only
+    the transfer coding `chunked`.
     """
     return [coding.strip().lower() for coding in exchange.header("Transfer-Encoding")] in ([], ["chunked"])
 
