@@ -143,8 +143,8 @@ class FormElicitor:
         settled.add_done_callback(partial(self._answered, conversation, approval_id))
 
     def _answered(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
-        """Handle the result of an attempt to settle an approval with the client's answer. If the attempt failed,
-        the client can be asked again.
+        """If the attempt to settle the approval with the client's answer failed, log the error. The client can then
+        be asked again. `settled` is the finished future of the attempt.
         """
         if not settled.cancelled() and (error := settled.exception()) is not None:
             known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)

@@ -72,8 +72,8 @@ class ProgressReporter:
         """Stop sending notifications, and then call `send_result`, which sends the result of the call.
 
         Messages that are sent in one iteration of the event loop are written together. If the client gets delayed
-        notifications, the result must not be written together with a notification. If a notification was sent in
-        this iteration, `send_result` is then called in the next iteration.
+        notifications, the result must not be written together with a notification. Therefore, if a notification was
+        sent in this iteration, `send_result` is called in the next iteration.
         """
         self.stop()
         if self._delayed and self._in_this_tick:

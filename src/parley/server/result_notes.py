@@ -44,8 +44,8 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Process the next entry of the turn. If the entry denies an action without a decision of a person, add a
-        note about this action.
+        """Read the next entry of the turn. If the entry denies an action without a decision of a person, add a note
+        about this action.
         """
         if entry.type == _APPROVAL_REQUEST:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)

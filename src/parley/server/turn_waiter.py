@@ -207,9 +207,9 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """Handle a cancellation of the call before its turn begins: stop waiting for the tool servers (the MCP
-        servers that the agent uses). The turn then begins and is interrupted immediately. Do nothing if the client
-        has only stopped waiting (`Features.is_timeout`).
+        """Stop waiting for the tool servers (the MCP servers that the agent uses), because the client has cancelled
+        the call before its turn begins. The turn then begins and is interrupted immediately. Do nothing if the
+        client has only stopped waiting (`Features.is_timeout`).
         """
         if not self._features.is_timeout(self._call.call.cancel_reason):
             self._conversation.stop_waiting_for_tool_servers()

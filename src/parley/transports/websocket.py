@@ -1,5 +1,5 @@
-"""Connections between nodes over WebSockets. The user of a connection gets a socket, and the bytes of this socket
-are carried in binary WebSocket messages.
+"""Connections between nodes over WebSockets. The code that uses a connection gets a socket. The bytes of this
+socket are sent in binary WebSocket messages.
 
 The socket of a WebSocket connection is used in the same way as a Unix socket, with the same limits for unread
 bytes.

@@ -283,11 +283,11 @@ class HttpEndpoint:
     async def _json_answer(self, session: HttpSession, reply: JsonReply, *, is_array: bool) -> HttpAnswer:
         """Wait for the responses to the requests of a POST, and return them as JSON.
 
-        If the session ends, still wait until its requests get no further responses. If only some of the requests
-        have got responses by then, return these responses.
+        If the session ends, continue to wait until its requests get no further responses. If only some of the
+        requests have responses by then, return these responses.
 
         Raises:
-            UnknownSession: the session has ended, and none of the requests has got a response.
+            UnknownSession: the session has ended, and none of the requests has a response.
         """
         with session.in_use():
             await first_of(reply.done(), session.wait_all_answered())

@@ -230,7 +230,7 @@ class SignIns:
         return self._principal_of(stored)
 
     def is_current(self, principal: Principal) -> bool:
-        """Return whether the sign-in of the principal is current: True until the sign-in ends."""
+        """Return True if the sign-in of the principal still exists, and False if the sign-in has ended."""
         return bytes.fromhex(principal.sign_in) in self._sign_ins
 
     def subscriptions(self) -> list[tuple[Principal, bytes]]:

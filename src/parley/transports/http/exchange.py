@@ -99,8 +99,8 @@ class HttpExchange:
         return body.getvalue()  # this call returns the bytes without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add `headers` to the response that the endpoint will return. If this response sets the same header, its
-        own value is sent.
+        """Add `headers` to the `HttpAnswer` or `EventStream` that the endpoint will return. If an `HttpAnswer`
+        contains the same header, the value in the `HttpAnswer` is sent.
         """
         self.answer_headers.update(headers)
 
