@@ -62,7 +62,7 @@ not get Parley's additions to the protocol (`Features.additions`).
 
 
 def failure(tool: str, shape: ErrorShape, error: ParleyError, features: Features) -> CallToolResult:
-    """Return the result of a call to `tool` that failed with `error`, in the given shape."""
+    """Return the result of a call to `tool` that failed with `error`, in the form that `shape` names."""
     code = error_code(error) if features.additions else UNSET
     text: str | None
     match shape:

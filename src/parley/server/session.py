@@ -129,7 +129,7 @@ class _Connection:
 
 
 class Session:
-    """The state of one client: its features and all its registrations."""
+    """The state of one client: its features and its registrations, such as streams and callbacks."""
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class Tool(Generic[Arguments]):
-    """One tool: its title and description, the types of its arguments and results, the shape of its failures, and
-    its handler.
+    """One tool: its title and description, the types of its arguments and results, the form of the result of a
+    failed call, and its handler.
     """
 
     def __init__(
