@@ -70,8 +70,9 @@ def read_schema(path: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a file or of a pipe, such as `<(jq .schema settings.json)`, at most `MAX_SCHEMA_BYTES`
-    bytes and one more.
+    """Return the content of a file or of a pipe, such as `<(jq .schema settings.json)`.
+
+    If the content is longer than `MAX_SCHEMA_BYTES`, return only the first `MAX_SCHEMA_BYTES + 1` bytes.
 
     Raises:
         OSError: the file cannot be read, or the pipe did not end within `PIPE_SECONDS`.

@@ -23,11 +23,13 @@ _PATCH_QUESTIONS: Final = {
     "Allow Codex to apply proposed code changes?": "Apply these changes?",
     "Allow Codex to apply proposed code changes, outside the sandbox?": "Apply these changes outside the sandbox?",
 }
-"""The question of the chat about a patch, keyed by the line that the server writes for MCP clients."""
+"""The questions that the chat asks about a patch, keyed by the questions that the server writes for MCP clients."""
 
 
 def message_lines(message: str) -> list[str]:
-    """Return the lines of the text of an approval request, with the question of the chat about a patch."""
+    """Return the lines of `message`, the text of an approval request. A line with the server's question about a
+    patch is replaced by the question that the chat asks, such as `Apply these changes?`.
+    """
     return [_PATCH_QUESTIONS.get(line, line) for line in message.splitlines()]
 
 
@@ -55,7 +57,7 @@ def print_approval(approval: Approval, *, is_folded: bool, out: TextIO | None = 
 
 
 def _reasons(message: str) -> Iterator[str]:
-    """Yield the lines of the text of an approval request that precede the question about a patch."""
+    """Yield the lines that precede the question in `message`, the text of an approval request for a patch."""
     for line in message.splitlines():
         if line in _PATCH_QUESTIONS:
             return

@@ -9,10 +9,12 @@ from typing import Final
 __all__ = ["HEAD_LINES", "TAIL_LINES", "CommandLines"]
 
 HEAD_LINES: Final = 20
-"""The default maximum number of lines that are shown as they arrive."""
+"""The default maximum number of lines that are shown from the beginning of a command's output, as they arrive."""
 
 TAIL_LINES: Final = 10
-"""The default maximum number of lines that are shown from the end of a longer output."""
+"""The default maximum number of lines that are shown from the end of a command's output, in addition to the first
+`HEAD_LINES` lines.
+"""
 
 MAX_LINE: Final = 10_000
 """The maximum number of characters of a line. A longer line is split."""

@@ -126,7 +126,9 @@ def _bash(table: Sequence[NodeOfTable]) -> str:
 
 
 def _repeated(key: str) -> str:
-    """Return the `case` pattern that matches the repeatable operand with the key `key` at any position."""
+    """Return a shell pattern for an operand that can be repeated. The argument `key` consists of the words of the
+    command and the index of the operand, such as `send 0`. The pattern matches these words with any index.
+    """
     return f"{_sh_quoted(key.rpartition(' ')[0] + ' ')}*"
 
 

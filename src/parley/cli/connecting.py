@@ -293,8 +293,8 @@ def _why_unauthorized(address: ServerAddress) -> str:
 def _reporting(
     transport: Transport, report: Callable[[str], None], options: ConnectionOptions, name: str
 ) -> AbstractAsyncContextManager[Client]:
-    """Return a connection to a server over `transport`. If the connection is lost, or the server cannot reach its
-    database, `report` is called with a message for the user.
+    """Return a context manager that connects to a server over `transport`. If the connection is lost, or the server
+    cannot reach its database, `report` is called with a message for the user.
 
     `name` is the name of the server in this message.
     """

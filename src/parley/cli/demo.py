@@ -47,8 +47,8 @@ MIDDLE_OF_A_SENTENCE: Final = 50
 """The number of characters of the agent's message after which the demo kills the client that shows the message."""
 
 MISSED: Final = 30
-"""The number of characters that the agent writes after one client is killed and before another client begins to
-stream. The complete message is longer.
+"""The number of characters that the agent writes while no client shows its message: after the demo has killed one
+client, and before another client begins to stream. The complete message is longer.
 """
 
 SETTINGS: Final = """\
@@ -63,8 +63,8 @@ minute.
 """
 
 INTERRUPT_POLL_SECONDS: Final = 0.05
-"""The interval, in seconds, between two checks of how much the agent has written. The checks take place after the
-demo has killed one client and before another client begins to stream.
+"""The interval, in seconds, between two checks of how many characters the agent has written. The checks begin when
+the demo has killed a client.
 """
 
 WORK: Final = {

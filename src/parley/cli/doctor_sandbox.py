@@ -22,7 +22,7 @@ class _Switch(NamedTuple):
 
     name: str
     against: str
-    """The value that prevents bubblewrap from creating its namespaces."""
+    """The value of the kernel setting that prevents bubblewrap from creating its namespaces."""
     mend: str
 
     def value(self) -> str | None:

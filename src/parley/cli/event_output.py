@@ -118,8 +118,8 @@ class EventOutput:
         """Print one event, without the open approvals that `show` also prints.
 
         `seq` is the position of the event, `item` is the id of its open item, `offset` is the offset of its text in
-        this item, and `at` is the time at which the event was stored. Only JSON output contains these values, if
-        they are not None.
+        this item, and `at` is the time at which the event was stored. JSON output contains each of these values
+        that is not None. Text output contains none of them.
         """
         if self._only_approvals:
             return

@@ -107,9 +107,10 @@ class _NeverWaiting(logging.Handler):
 class _File(_NeverWaiting):
     """Writes the log to a file. If log rotation has renamed or removed the file, creates it again.
 
-    A sandboxed command may be able to replace the file or its directory. Therefore, symbolic links in the path are
-    resolved only once, when the server starts. The file is opened again in the directory that was opened then. If
-    another process has put something else than an ordinary log file there, the log continues in the old file.
+    A sandboxed command may be able to replace the file or its directory. Therefore, the server resolves symbolic
+    links in the path and opens the directory only once, when the server starts. A new file is always opened in this
+    directory. If the new file cannot be opened, is not a regular file, belongs to another user or has another hard
+    link, the log continues in the old file.
     """
 
     def __init__(self, path: str, *, is_json: bool, stderr: int) -> None:

@@ -132,7 +132,8 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
 
 def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
     """Return whether the settings require a resident server. The settings are loaded only if config.toml or an
-    override contains the word `resident`, because loading settings takes longer than starting a relay.
+    override contains the word `resident`, because loading the settings takes longer than connecting a client to
+    the resident server.
     """
     try:
         is_mentioned = b"resident" in read_file(os.path.join(home, "config.toml"))

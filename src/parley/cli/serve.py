@@ -225,7 +225,8 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
 
 def _ask_to_end(kind: str) -> dict[str, Any] | None:
     """Send the request `kind`, `stop` or `drain`, to the resident server, and return the response. If the server
-    exited before it could be reached, return None.
+    exited before it could be reached, return None. After `drain`, the server waits for its running turns without a
+    time limit.
 
     Raises:
         CommandFailed: no resident server is running, the server cannot be reached within `REACH_SECONDS`, or the

@@ -83,10 +83,10 @@ def suggested_style(current: Settings | None) -> tuple[str, str]:
 
 
 def with_split_model(loader: Loader, given: GivenAnswers) -> GivenAnswers:
-    """Return the answers with the provider that the options imply, if they imply one.
+    """Return the answers. If they contain no provider, add the provider that the other options imply.
 
-    `--base-url` implies the provider `server`. A model name such as `anthropic/claude-opus-4-5` implies its prefix,
-    which is then removed from the name.
+    `--base-url` implies the provider `server`. A model name such as `anthropic/claude-opus-4-5` implies the
+    provider `anthropic`, and the model in the returned answers is then `claude-opus-4-5`.
     """
     if given.provider is not None:
         return given

@@ -39,8 +39,8 @@ class Opened(NamedTuple):
 
     conversation: Conversation
     overrides: Overrides
-    """The settings that the next message of the conversation must contain. The overrides are empty for a new
-    conversation, which was created with these settings.
+    """The settings that the next message of an existing conversation must contain. The overrides are empty for a
+    new conversation, because it was created with the settings of the options.
     """
     is_new: bool
 

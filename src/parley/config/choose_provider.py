@@ -32,9 +32,11 @@ def choose_provider(
     home: str,
     sources: Sequence[Source],
 ) -> Provider:
-    """Return the provider called `name`. Errors name `named_by`, the source that sets this name, such as
-    config.toml; None if no source sets it. An error about a setting of the provider names the source in `sources`
-    that contains it. `tables` contains the settings tables of the providers, keyed by the name of the provider.
+    """Return the provider called `name`.
+
+    `named_by` is the source that sets this name, such as config.toml, and is used in errors; None if no source sets
+    the name. `sources` are all sources of settings. An error about a setting of the provider names the source that
+    contains the setting. `tables` contains the settings tables of the providers, keyed by the name of the provider.
     `environ` can contain the URLs of some providers. The path of a script is relative to `home`.
 
     Raises:
@@ -77,8 +79,8 @@ def with_provider_of(before: str, model: str, *, tables: Container[str], environ
     """Return `model` with the provider of the model `before` as its prefix, as in `anthropic/claude-opus-4-5`.
 
     Return `model` unchanged if it already has a provider, or if `before` has no provider. Also return it unchanged
-    if `environ` sets OPENAI_BASE_URL to a URL other than the URL of OpenAI: a prefix then does not select a
-    provider. `tables` contains the names of the providers in the settings.
+    if `environ` sets OPENAI_BASE_URL to a URL other than the URL of OpenAI, because a prefix then does not
+    select a provider. `tables` contains the names of the providers in the settings.
     """
     if environ.get("OPENAI_BASE_URL", "").strip() not in ("", URL_OF_OPENAI):
         return model

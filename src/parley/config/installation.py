@@ -1,9 +1,10 @@
 """Finds the paths where Parley is installed: its package, its Python, and the directories from which this Python
 loads modules.
 
-A sandboxed command that could write to these paths could change the code that a server or a relay runs. Several
-installations can use the same home, each in the `.venv` of its project. The paths of this process are determined
-once, before any command has run. A relay sends its own paths to the resident server.
+A sandboxed command that could write to these paths could change the code that a server or a relay runs. A relay is
+a `parley mcp` process that connects its client to the resident server. Several installations can use the same home,
+each in the `.venv` of its project. The paths of this process are determined once, before any command has run. A
+relay sends its own paths to the resident server.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ __all__ = [
 ]
 
 _MAX_INSTALLATIONS: Final = 64
-"""The maximum number of relay installations that one server records."""
+"""The maximum number of installations that one server records for relays. A relay is a `parley mcp` process that
+connects its client to the server.
+"""
 _MAX_PATHS: Final = 256
-"""The maximum number of paths that the installation of one relay may have."""
+"""The maximum number of paths that the installation of one relay may have. A relay is a `parley mcp` process that
+connects its client to the server.
+"""
 
 _ENVIRONMENTS: Final = (".venv", "venv", "env")
 """The usual directory names of a virtual environment in its project."""
@@ -47,7 +52,8 @@ _LIBRARIES: Final = (
 
 
 _of_relays: Final[dict[tuple[str, ...], None]] = {}
-"""The installations of the relays that have connected to this process. An installation is kept after its relay has
+"""The installations of the relays that have connected to this process, each as a tuple of paths. A relay is a
+`parley mcp` process that connects its client to this process. An installation is kept after its relay has
 disconnected, because the turns of the relay's client continue.
 """
 
@@ -55,17 +61,19 @@ disconnected, because the turns of the relay's client continue.
 def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the absolute paths where Parley is installed.
 
-    The paths belong to the installation of this process and to the installations of relays. In addition, the result
-    contains each virtual environment with the usual name `.venv`, `venv` or `env` that is directly in one of the
-    `roots` and contains Parley. Some paths may not exist.
+    The paths belong to the installation of this process, and to the installations of the `parley mcp` processes
+    that have connected their clients to this process. In addition, the result contains each virtual environment
+    with the usual name `.venv`, `venv` or `env` that is directly in one of the `roots` and contains Parley. Some
+    paths may not exist.
     """
     of_relays = (path for paths in _of_relays if os.path.lexists(paths[0]) for path in paths)
     return tuple(dict.fromkeys((*own_installation(), *of_relays, *_environments_in(roots))))
 
 
 def add_installation(paths: tuple[str, ...]) -> bool:
-    """Record the installation of a relay, and return True. If the installation has too many paths, or if too many
-    installations are already recorded, record nothing and return False.
+    """Record the installation of a relay, a `parley mcp` process that connects its client to this process, and
+    return True. If the installation has too many paths, or if too many installations are already recorded, record
+    nothing and return False.
 
     `paths` are the absolute paths where the Parley of the relay is installed.
     """

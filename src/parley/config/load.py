@@ -224,7 +224,7 @@ class Loader:
         return NodeSettings(**self._table("node"))
 
     def workspace_settings(self) -> WorkspaceSettings:
-        """Return the settings for the working directories of a node, from config.toml and the command line.
+        """Return the settings in the table `[workspace]`, from config.toml and the command line.
 
         Raises:
             BadSetting: config.toml cannot be read, or a value in it is invalid.
@@ -405,8 +405,8 @@ class Loader:
         """Merge the settings of one source, `over`, into `values`, which contains the settings of the sources with
         lower precedence.
 
-        If no source sets `model_provider`, a model without a provider gets the provider of the model that `values`
-        contained before.
+        If `over` sets a model without a provider, and no source sets `model_provider`, the new model gets the
+        provider of the model that `values` contained before the merge.
         """
         before = values["model"]
         merge(over, into=values)
@@ -517,7 +517,7 @@ class Loader:
         None.
 
         Raises:
-            BadSetting: config.toml does not define the repository, or the server has no worktrees.
+            BadSetting: `workspace.mode` is not `git`, or config.toml does not define the repository.
         """
         if name is None:
             return None

@@ -14,10 +14,14 @@ _hidden: Final[list[str]] = []
 
 
 def hide_log_file(path: str) -> None:
-    """Hide the log file `path`, instead of an earlier log file, from all commands that start after this call."""
+    """Hide the log file `path` from all commands that start after this call. If another log file was hidden before,
+    stop hiding that file.
+    """
     _hidden[:] = [path]
 
 
 def hidden_log_file() -> tuple[str, ...]:
-    """Return the absolute path of the log file of this process, or an empty tuple if the log is no file."""
+    """Return the absolute path of the log file of this process, which is hidden from commands. Return an empty
+    tuple if the process writes no log file.
+    """
     return tuple(_hidden)

@@ -13,7 +13,8 @@ AZURE_ENDPOINT: Final = "AZURE_OPENAI_ENDPOINT"
 
 def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict[str, Any]:
     """Return the settings table of a provider on the internet. Such a provider needs a key, which the environment
-    variable `env_key` contains. `base_url` is None if the URL is different for each user.
+    variable `env_key` contains. `base_url` is None if the URL is different for each user. `more` contains the
+    other settings of the table.
     """
     address = {} if base_url is None else {"base_url": base_url}
     instructions = f"Set it to your API key for {name}, or run `parley config init --force` to store a key."

@@ -32,8 +32,8 @@ def secrets_of_tool_server(server: ToolServer) -> Iterator[str]:
 
 
 def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield each word in the values of headers, and the parts of each word, such as the values of cookies. The
-    values of the headers in `_ORDINARY_HEADERS` are left out.
+    """Yield the parts of the header values that may be secrets: each word, and each part of a word, such as the
+    value of a cookie. The values of the headers in `_ORDINARY_HEADERS` are left out.
     """
     for name, value in headers.items():
         if name.lower() not in _ORDINARY_HEADERS:
@@ -44,7 +44,7 @@ def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
 def secrets_in_variables(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield the values of variables that may be secrets.
 
-    A path is regarded as a secret only if the name of its variable suggests a secret.
+    An absolute path is not regarded as a secret, unless the name of the variable suggests a secret.
     """
     for name, value in variables.items():
         if names_a_secret(name) or not value.startswith("/"):

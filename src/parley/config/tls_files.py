@@ -20,8 +20,8 @@ def hide_tls_files(paths: Iterable[str]) -> None:
 
 
 def forget_tls_files() -> None:
-    """Stop hiding all TLS files from commands. Call this when the HTTP server of this process has closed and no
-    further command can start.
+    """Stop hiding all TLS files from commands. Call this function when the HTTP server of this process has closed
+    and no further command can start.
     """
     _hidden.clear()
 

@@ -27,8 +27,9 @@ KeyPath = tuple[str, ...]
 """A key as a tuple of its parts: `model_providers.x.name` is `("model_providers", "x", "name")`."""
 
 MAX_LEVELS: Final = 100
-"""The number of parts in the path of an implied table from which on `lines_of_keys` omits the table. No setting has
-so many levels. Without the limit, a key with thousands of parts would use gigabytes of memory.
+"""The minimum number of parts in the path of an implied table that `lines_of_keys` omits. A table is implied if it
+occurs only in a longer key: `a.b = 1` implies the table `a`. No setting has so many levels. Without the limit, a
+key with thousands of parts would use gigabytes of memory.
 """
 
 

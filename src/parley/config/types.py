@@ -233,7 +233,7 @@ class McpTable(Struct, frozen=True, kw_only=True):
     continue, or they are interrupted.
     """
     modern: bool = True
-    """True if requests with the protocol version 2026-07-28 are handled by the rules of that version."""
+    """True if the server supports the protocol version 2026-07-28; False if it supports only earlier versions."""
 
 
 class McpSettings(McpTable, frozen=True, kw_only=True):
@@ -478,9 +478,9 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """The keys whose values are missing. Such a value was supplied by an earlier call, and the log does not contain
-    it because it may be a secret. No current source supplies the value. A tool server with missing keys is not
-    started.
+    """The keys of this tool server whose values are missing. An earlier call contained these values, but they were
+    not stored, because they may be secrets, and no current source contains them. A tool server with missing keys is
+    not started.
     """
 
 
@@ -587,8 +587,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     and None keeps that schema.
     """
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of keys in the settings of tool servers. An earlier call contained the values of these keys, but
-    the log does not contain them. None in a call from a client.
+    """The paths of the keys that were removed from the settings of tool servers when the overrides were stored,
+    because the values may be secrets. None if no key was removed, or if the overrides come directly from a client.
     """
 
 
@@ -675,7 +675,9 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings of a conversation after its latest call. The overrides of the next call apply to `values`."""
+    """The settings of a conversation, with the overrides of all calls so far. `Loader.choose` applies the overrides
+    of the next call to `values`.
+    """
 
     values: dict[str, Any]
     """The value of every setting, keyed by name. The values combine the defaults, config.toml and the command line

@@ -32,8 +32,8 @@ clients wait during the comparison.
 """
 
 _MIN_LETTERS: Final = 5
-"""The minimum number of letters in the name of a setting whose key is also recognised if it is in the wrong table.
-A shorter name may be meant as another key in that table.
+"""The minimum number of letters in the name of a setting that is also recognised outside its table. A shorter name
+may be meant as another key.
 """
 
 _MISPLACED: Final[dict[str, KeyPath]] = {
@@ -43,8 +43,8 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
     for name in check.fields
     if len(letters_of(name)) >= _MIN_LETTERS
 }
-"""The paths of settings that restrict the agent and that have an effect only in their table. The paths are keyed by
-the name of the setting, in the form that `letters_of` returns.
+"""The paths of the settings that restrict the agent. An error suggests the path if the name of such a setting is
+used outside its table. The keys are the names of the settings in the form that `letters_of` returns.
 """
 
 
@@ -133,7 +133,10 @@ def _refuse_if_misspelt(path: KeyPath, known: tuple[str, ...]) -> None:
 
 
 def _unknown(table: Any, check: Check, at: KeyPath) -> Iterator[tuple[KeyPath, tuple[str, ...], Any]]:
-    """Yield the path of each unknown key, the known keys of the same table, and the value of the unknown key."""
+    """Yield the path of each unknown key, the known keys of the same table, and the value of the unknown key.
+
+    `check` is the check for `table`, and `at` is the path of `table`.
+    """
     if not isinstance(table, dict):
         return
     match check:

@@ -23,8 +23,8 @@ DENY: Final = "d"
 """The key that denies an approval. After this key, the user can write a reason."""
 
 LONE_KEY_SECONDS: Final = 0.4
-"""The number of seconds for which a key that answers waits for another key. If another key follows in this time,
-the first key does not answer.
+"""The number of seconds after which the answer of a pressed key takes effect. If the user presses another key
+before this time has passed, the first key does not answer.
 """
 
 _REASON_HINT: Final = "Enter denies, with the reason for the agent if you write one. Esc goes back."
@@ -34,7 +34,9 @@ _TAKEN_HINT: Final = "Esc takes the answer back."
 
 @dataclass(frozen=True, eq=False)
 class TakenKey:
-    """A key press that answers `approval`, unless another key follows."""
+    """A key that the user pressed to answer `approval`. The answer takes effect if the user presses no other key
+    within `LONE_KEY_SECONDS`.
+    """
 
     key: str
     approval: Approval
@@ -52,9 +54,9 @@ class ApprovalDialog:
         self._denying: Approval | None = None
         """The approval that the user is denying; None unless the user is writing a reason."""
         self._taken: TakenKey | None = None
-        """The key that waits for another key; None if no key waits."""
+        """The pressed key whose answer has not taken effect yet; None if there is no such key."""
         self._stopped: TakenKey | None = None
-        """The key that was waiting when the key that is being handled was pressed; None if no key was waiting."""
+        """The key whose answer the key that is being handled has cancelled; None if it has cancelled no answer."""
 
     @property
     def is_denying(self) -> bool:
@@ -62,11 +64,11 @@ class ApprovalDialog:
         return self._denying is not None
 
     def seconds_until_keys(self, *, has_input: bool) -> float | None:
-        """Return the number of seconds after which the keys can answer the question, if the user types nothing
-        until then.
+        """Return the number of seconds after which the keys can answer the question. Each key press restarts this
+        time.
 
-        Return None if no wait is necessary, or if a wait does not enable the keys, for example because the input
-        contains text (`has_input`).
+        Return None if the keys can already answer, if no question is on the screen, or if the keys cannot answer
+        because the input contains text (`has_input`) or the user is writing a reason.
         """
         if self._shown is None or self._denying is self._shown or has_input or self._guard.is_quiet:
             return None
@@ -84,7 +86,8 @@ class ApprovalDialog:
         """Return the question that is on the screen, followed by `note`, and rows of at most `width` columns with
         the keys that answer the question. If no question is on the screen, return an empty list.
 
-        While a key waits for another key, the list contains the answer of the waiting key instead of the keys.
+        If the user has pressed a key and its answer has not taken effect yet, the list contains this answer instead
+        of the keys.
 
         While the keys cannot answer the question, the list contains a hint instead of the keys. For example, if the
         input contains text (`has_input`), the hint tells the user to send or clear the input first.
@@ -106,8 +109,8 @@ class ApprovalDialog:
     def key_pressed(self) -> None:
         """Record that a key was pressed. This method is called before the key is handled.
 
-        If a key was waiting for another key, this key no longer answers the question. It becomes the stopped key
-        until the next key is pressed.
+        If the answer of the previous key has not taken effect yet, cancel the answer. `stopped_key` then contains
+        the previous key until the next key is pressed.
         """
         self._guard.key_pressed()
         self._taken, self._stopped = None, self._taken
@@ -121,15 +124,15 @@ class ApprovalDialog:
         return self._guard.accepts and key in answer_keys(approval)
 
     def take(self, key: str) -> TakenKey | None:
-        """Let `key`, which answers the question, wait for another key. Return None if no question is on the
-        screen.
+        """Record that the user pressed `key`, which answers the question. Return the recorded key; None if no
+        question is on the screen. The caller then waits for `is_lone` before it sends the answer.
         """
         self._taken = None if self._shown is None else TakenKey(key, self._shown)
         return self._taken
 
     async def is_lone(self, taken: TakenKey) -> bool:
-        """Wait `LONE_KEY_SECONDS`, and return True if the key is still waiting and its question is on the screen,
-        so that the key answers.
+        """Wait `LONE_KEY_SECONDS`. Return True if the key answers its question: no other key was pressed in this
+        time, and the question is still on the screen.
         """
         await asyncio.sleep(LONE_KEY_SECONDS)
         if self._taken is not taken:
@@ -139,13 +142,15 @@ class ApprovalDialog:
 
     @property
     def stopped_key(self) -> str | None:
-        """The key that no longer answers because the key that is being handled followed it; None if no key was
-        waiting.
+        """The key whose answer was cancelled because the user pressed the key that is being handled too soon
+        after it; None if no answer was cancelled.
         """
         return None if self._stopped is None else self._stopped.key
 
     def take_stopped(self) -> TakenKey | None:
-        """Remove the stopped key, and return it if its question is on the screen; otherwise return None."""
+        """Return `stopped_key` with its approval, and clear `stopped_key`. Return None if no answer was cancelled,
+        or if the question of the key is no longer on the screen.
+        """
         stopped, self._stopped = self._stopped, None
         return stopped if stopped is not None and stopped.approval is self._shown else None
 
@@ -167,8 +172,8 @@ class ApprovalDialog:
         return denied
 
     def stop_denying(self, *, unless: Approval | None = None) -> bool:
-        """Stop asking for the reason for a denial, and return True. If the user is denying no approval, or is
-        denying the approval `unless`, do nothing and return False.
+        """Stop asking for the reason for a denial, and return True. If the dialog is not asking for a reason, or is
+        asking for the reason to deny the approval `unless`, do nothing and return False.
         """
         if self._denying is None or self._denying is unless:
             return False

@@ -29,7 +29,9 @@ class Block(NamedTuple):
     text: str
     """The Markdown of the block. For a code block, the lines between the fences."""
     language: str = ""
-    """The language in the opening fence of a code block; empty if the fence names none, and for other blocks."""
+    """The language in the opening fence of a code block. Empty if the fence contains no language, or if the block
+    is not a code block.
+    """
     gap: bool = True
     """True if an empty line precedes the block."""
 
@@ -81,7 +83,7 @@ class BlockSplitter:
         return finished + self._finish()
 
     def _tail(self) -> list[str]:
-        """Return a list with the incomplete last line, or an empty list if the last line is complete."""
+        """Return a list with the incomplete last line of the document; an empty list if that line is complete."""
         if len(self._partial) > 1:
             self._partial = ["".join(self._partial)]
         return list(self._partial)

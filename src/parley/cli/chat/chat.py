@@ -169,9 +169,10 @@ class Chat:
         return 0
 
     async def _send_rest(self, serving: asyncio.Task[None]) -> None:
-        """Wait up to `SEND_SECONDS` until the server has accepted the messages that the user has sent.
+        """Wait until the server has accepted the messages that the user has sent. Then print the messages that the
+        server has not accepted.
 
-        Print the messages that the server has not accepted in this time, or before the task `serving` ended.
+        Wait at most `SEND_SECONDS`, and only while the task `serving` is running.
         """
         rest = asyncio.create_task(self._outgoing.join())
         await asyncio.wait((rest, serving), timeout=SEND_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -369,7 +370,8 @@ class Chat:
         self.note("the next message begins a new conversation")
 
     def _drop_unsent_settings(self) -> None:
-        """Undo the changes of settings that no message has sent, and print a note that lists them.
+        """Undo the changes of settings that were not sent with a message, and print a note that lists these
+        changes.
 
         The user meant these changes for the previous conversation. If the changes remained, looser permissions
         could apply to another conversation by accident.

@@ -76,7 +76,8 @@ async def offered_choices(context: ChatContext, provider: str) -> Sequence[Choic
     """Return the models that a provider lists. If `provider` is the current provider, omit the models that
     `model_choices` already returns.
 
-    If `provider` is not the current provider, the values begin with its name, such as `anthropic/claude-opus-4-5`.
+    If `provider` is not the current provider, each returned value begins with the name of the provider, as in
+    `anthropic/claude-opus-4-5`.
     """
     settings = await current_settings(context)
     prefix = "" if provider == settings.model_provider else f"{provider}/"

@@ -17,7 +17,7 @@ from parley.wire.tools import QueuedItem, QueueListResult
 __all__ = ["queue", "queue_choices"]
 
 SHOWN: Final = 70
-"""The maximum number of characters that the list shows from each message."""
+"""The maximum number of characters that are shown from each queued message."""
 
 
 async def queue(context: ChatContext, argument: str) -> None:

@@ -48,7 +48,7 @@ class ChatContext(Protocol):
     """
 
     shows_reasoning: bool
-    """True to show the whole reasoning of the model, False to show only its beginning."""
+    """True to show the whole reasoning of the model, False to show only its first line."""
 
     @property
     def conversation(self) -> Conversation | None:
@@ -107,8 +107,9 @@ class ChatContext(Protocol):
         """Send a message with the current overrides. The message creates a conversation if none is open. If
         `delivery` is `queue`, the message waits until the running turn has ended.
 
-        The local images that the user has named are attached. `written` is the part of the text that the user has
-        written; None if this is the whole text. The rest, such as a prompt of the server, attaches no images.
+        `written` is the part of the text that the user has written; None if the user has written the whole text.
+        The local images that this part names are attached to the message. Images that are named only in the rest of
+        the text, which the server has written, are not attached.
         """
 
     def set_input(self, text: str) -> None:

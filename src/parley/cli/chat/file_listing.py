@@ -18,7 +18,7 @@ MAX_ENTRIES: Final = 400_000
 """The number of directory entries after which no further directory is read."""
 
 MAX_PATHS: Final = 200_000
-"""The maximum number of paths in the list."""
+"""The maximum number of paths that `list_files` returns."""
 
 RULES_BYTES: Final = 64 * 1024
 """The maximum number of bytes that are read from a file with ignore rules."""

@@ -8,7 +8,9 @@ __all__ = ["load_hooks"]
 
 
 def load_hooks() -> Hooks:
-    """Import and return the extensions. The chat calls this function after the first frame has been drawn."""
+    """Import and return the extensions of the chat, such as its commands and its completion. The chat calls this
+    function after the first frame has been drawn.
+    """
     from parley.cli.chat.attached_images import attached_images
     from parley.cli.chat.commands import PREFIX, handle_command
     from parley.cli.chat.completion import ChatCompleter

@@ -104,7 +104,9 @@ class MarkdownRenderer:
             return safe.text.split("\n")
 
     def render_escaped(self, renderable: RenderableType, width: int) -> list[str]:
-        """Return an object of `rich` as lines with terminal escapes. Escape the control characters in its text."""
+        """Return `renderable`, an object of `rich`, as lines with terminal escapes. Escape the control characters
+        in its text.
+        """
         from rich.segment import Segment, Segments
 
         console = self._console(width)

@@ -64,8 +64,8 @@ FRAME_SECONDS: Final = 0.08
 frame is drawn immediately.
 """
 BUSY_SHARE: Final = 4
-"""The minimum time between two frames that are drawn because of events, as a multiple of the time that drawing the
-last frame took. On a slow computer, most of the time therefore remains for handling keys.
+"""The minimum interval between two frames that are drawn because of events, as a multiple of the time that it took
+to draw the last frame. Therefore, even a slow computer has most of the time for handling keys.
 """
 ESCAPE_SECONDS: Final = 0.1
 """The number of seconds for which the screen waits after the Esc character for the rest of an escape sequence, such
@@ -281,8 +281,11 @@ class Screen:
         return merge_key_bindings([keys, self._keys_after_answer()])
 
     def _keys_after_answer(self) -> KeyBindings:
-        """Return the bindings of the keys that can follow a key that answers an approval, and that stop its effect:
-        text, Enter, and the keys that take the answer back. Other keys stop the effect too, and work as usual.
+        """Return the bindings for a key that the user presses before the answer of the previous key has taken
+        effect.
+
+        Enter confirms the answer. Every other key cancels the answer. Text is added to the input, after the
+        character of the previous key. Esc, Backspace and Ctrl-C have no other effect.
         """
         keys = KeyBindings()
         buffer = self.buffer

@@ -81,17 +81,19 @@ class Actions(Protocol):
         """Return whether pressing `key` now answers an approval."""
 
     def take_answer_key(self, key: str) -> None:
-        """Answer the approval whose question is shown with `key`, unless another key follows within
-        `LONE_KEY_SECONDS`.
+        """Answer the approval on the screen with the decision that `key` stands for, unless the user presses
+        another key within `LONE_KEY_SECONDS`.
         """
 
     def stopped_key(self) -> str | None:
-        """Return the key that does not answer because the key that is being handled followed it too soon. None
-        means that there is no such key.
+        """Return the key whose answer was cancelled because the user pressed the key that is being handled too
+        soon after it; None if no answer was cancelled.
         """
 
     def confirm_stopped_key(self) -> None:
-        """Answer with the stopped key at once, because the user confirmed it."""
+        """Answer the approval on the screen with the key that `stopped_key` returns, because the user confirmed the
+        answer with Enter.
+        """
 
     def answer(self, key: str) -> None:
         """Send the decision that `key` stands for, as the answer to the approval on the screen. If the key is `d`,

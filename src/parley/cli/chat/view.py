@@ -63,7 +63,7 @@ text copied from the terminal contains no additional newlines.
 
 
 class _Terminal(StringIO):
-    """A buffer that `EventRenderer` treats as a terminal."""
+    """A text buffer whose method `isatty` returns True, so that `EventRenderer` writes for a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -176,11 +176,11 @@ class ChatView:
             self._print_block(block)
 
     def _discard_text(self) -> None:
-        """If the agent will not complete the message that it was writing, for example because the turn was
-        interrupted, print the received part of the message and a note.
+        """Print the received part of a message that the agent will not complete, and a note. The agent does not
+        complete a message if, for example, the turn was interrupted.
 
         The received part is kept on the screen, because the user has already seen it. The live region no longer
-        shows the message.
+        shows the message. If the agent was not writing a message, do nothing.
         """
         if self._text is None:
             return
