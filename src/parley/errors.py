@@ -369,7 +369,7 @@ class OwnerNotLinked(OwnerUnresponsive):
 
 class LeaseLost(StoreError):
     """Raised when this process uses a lease that it no longer holds. Another process has taken over the
-    conversation, or this process has given up the conversation.
+    conversation, or this process has given up its leases because it could not reach the database.
 
     This process can no longer write to the conversation.
     """
@@ -379,7 +379,7 @@ class LeaseLost(StoreError):
     def __init__(self, *, is_given_up: bool = False) -> None:
         """Create the error.
 
-        `is_given_up` is True if this process gave up the conversation because it could not reach the database.
+        `is_given_up` is True if this process gave up its leases because it could not reach the database.
         """
         super().__init__(
             "the server could not reach its database and has stopped its turns. The call may still take effect"

@@ -68,8 +68,7 @@ class SandboxPolicy(Struct, frozen=True, kw_only=True):
     installed: tuple[str, ...] = ()
     """Absolute paths where Parley is installed. They are read-only, even inside a writable root."""
     mechanism: Mechanism = "auto"
-    """The sandbox mechanism to use, such as bubblewrap or Landlock; `auto` selects one that works on this system.
-    """
+    """The sandbox mechanism, such as bubblewrap or Landlock; `auto` selects one that works on this system."""
 
 
 class Approved(Struct, frozen=True, kw_only=True):
@@ -239,7 +238,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     mount comes after the mounts that contain it.
 
     After mounting, the launcher waits for data on the descriptor after the one for its reports, as bubblewrap does
-    with `--block-fd`. The starter writes this data when it has checked that all mounts are correct.
+    with `--block-fd`. `Starter.start` writes this data when it has checked that all mounts are correct.
     """
     max_processes: int | None = None
     """The maximum number of processes of the command; None if there is no limit.

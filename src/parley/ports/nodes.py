@@ -101,8 +101,8 @@ class Nodes(Protocol):
     """The part of a shared store that lists the nodes."""
 
     async def wait_until_usable(self) -> None:
-        """Wait until the database accepts connections and its schema is up to date. The wait for a connection is
-        limited; a migration of the schema may take any time.
+        """Wait until the database accepts connections and its schema is up to date. The time for the
+        connection is limited, but the time for a migration of the schema is not.
 
         Raises:
             BadHome: the database cannot be used.

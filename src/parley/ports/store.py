@@ -1,4 +1,5 @@
-"""The interface of a store: durable logs of conversations, shared by all processes with the same home directory.
+"""The interface of a store: durable logs of conversations, shared by all processes that use the same home directory
+or the same PostgreSQL database.
 
 A store contains encoded entries, and a summary of each log for lists. It decodes entries only to find their keys
 (`conversation/keys.py`) and to search their text. A process that writes to a conversation holds its *lease*. A
@@ -419,7 +420,7 @@ class Draft(Protocol):
 
 
 class Store(Protocol):
-    """All logs of one home directory.
+    """The logs of all conversations in one home directory or one PostgreSQL database.
 
     A write is on disk when its call returns, and survives a crash of the process or of the computer. If the
     operating system refuses a write, for example because the disk is full, the call raises `StoreFailed` and
@@ -520,8 +521,8 @@ class Store(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the files of the home directory are in place. Also call the callback `on_lost` of each lease
-        that was lost (`acquire`).
+        """Check that the files of the home directory are in place, and detect lost leases. For each lost lease,
+        call the callback `on_lost` that was passed to `acquire`.
 
         Raises:
             HomeLost: files were removed or replaced.

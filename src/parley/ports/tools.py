@@ -78,8 +78,7 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     inside_cwd: bool
     """True if every file is inside the working directory of the conversation."""
     has_failed: bool = False
-    """True if applying the patch has failed in the sandbox, and this is a request to repeat it without the sandbox.
-    """
+    """True if applying the patch failed in the sandbox, and this is a request to apply it without the sandbox."""
     covers: str = ""
     """A string that identifies the directories of the patch and the current contents of its files. An approval is
     valid only as long as this string does not change.

@@ -1,5 +1,5 @@
-"""The minimum size of a blob. This module is apart from `blobs.py`, so that a program starts without importing the
-libraries for blobs.
+"""The minimum size of a blob. The constant is not in `blobs.py`, because importing `blobs.py` would make the start
+of a program slower.
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ class Checkout:
 
     async def check_out(self, start: Start) -> str | None:
         """Change the files of the worktree to the files of the commit in `start`. Files that are neither in the
-        commit nor in the index are kept.
+        commit nor in the index stay in the worktree, unless they prevent the checkout.
 
-        Files that are in no commit and would be overwritten are moved out of the worktree. Return the directory to
-        which these files were moved; None if no file was moved.
+        A file that would be overwritten or removed, and whose content is neither in the commit nor in the index, is
+        first moved out of the worktree. Return the directory to which files were moved; None if no file was moved.
 
         If the call does not complete, nothing is committed from the worktree until the checkout has been repeated.
 
@@ -217,7 +217,7 @@ class Checkout:
 
     def return_worktree(self) -> None:
         """If `_take_worktree` has moved the worktree, move it back to its path. Do nothing if a file or directory
-        exists there.
+        exists at this path.
         """
         was_used = os.path.isfile(os.path.join(self._paths.admin, USED))
         if was_used and os.path.isdir(self._paths.inside) and not os.path.lexists(self._paths.tree):

@@ -107,7 +107,9 @@ class Commits:
         return index_files(await self._git.on_tree(*LIST_INDEX, seconds=seconds, is_list=True))
 
     async def _index_without(self, paths: Sequence[str], seconds: float) -> str:
-        """Create a copy of the index without the submodules `paths`, and return the path of the copy."""
+        """Create a copy of the index without the submodules `paths`, and return the path of the copy. `seconds` is
+        the timeout of the Git command.
+        """
         copy = os.path.join(self._paths.admin, "parley-index")
         await asyncio.to_thread(shutil.copyfile, os.path.join(self._paths.admin, "index"), copy)
         stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
@@ -127,7 +129,8 @@ class Commits:
         Git cannot read.
 
         Raises:
-            GitFailed: more than `MAX_UNREADABLE` files cannot be read, or the command failed for another reason.
+            GitFailed: more than `MAX_UNREADABLE` files cannot be read, or the Git command failed for another
+                reason.
         """
         left, failed = list(paths), list[str]()
         while left:

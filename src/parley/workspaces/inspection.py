@@ -21,7 +21,9 @@ MAX_CONTROL_BYTES: Final = 10 * 1024 * 1024
 memory.
 """
 MAX_ENTRIES: Final = 2_000_000
-"""The maximum number of files and directories in a worktree."""
+"""The maximum number of files and directories in a worktree. For a larger worktree, `nested_repositories` raises
+`UnsafeWorktree`.
+"""
 
 _CONTROL_FILES: Final = frozenset((".gitignore", ".gitattributes", ".gitmodules"))
 _KINDS: Final = {
@@ -67,10 +69,10 @@ def nested_repositories(worktree: str) -> tuple[str, ...]:
 
 
 def _may_be_repository(entry: os.DirEntry[str]) -> bool:
-    """Return whether Git may regard the directory that contains the file or directory `entry` as a repository.
-    `entry` is named `.git`.
+    """Return whether Git may regard a directory as a repository because it contains `entry`, a file or directory
+    named `.git`.
 
-    If `entry` is a directory without a `HEAD`, Git does not regard it as the Git directory of a repository.
+    A directory `.git` that does not contain `HEAD` does not make its parent directory a repository.
     """
     return not entry.is_dir() or os.path.lexists(os.path.join(entry.path, "HEAD"))
 

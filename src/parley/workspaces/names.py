@@ -15,7 +15,9 @@ _HIDDEN: Final = re.compile(r"[^\S ]+|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u2
 
 
 def branch_of(conversation_id: ConversationId) -> str:
-    """Return the name of the first branch of a conversation."""
+    """Return the name of the first branch of a conversation. If this branch diverges, `next_branch` returns the
+    name of the branch that replaces it.
+    """
     return f"parley/{conversation_id.replace('-', '')[:_ID_CHARACTERS]}"
 
 
@@ -41,7 +43,9 @@ def next_branch(branch: str) -> str:
 
 
 def commit_message(text: str, conversation_id: ConversationId) -> str:
-    """Return a commit message. Its subject is the first line of `text` that is not empty."""
+    """Return a commit message. Its subject is the first line of `text` that is not empty, shortened if necessary.
+    Its last line contains the id of the conversation.
+    """
     text = text[:10_000].encode(errors="replace").decode()
     lines = (" ".join(_HIDDEN.sub(" ", line).split()) for line in text.splitlines())
     subject = next(filter(None, lines), "Work of a turn")

@@ -23,7 +23,7 @@ __all__ = ["begin_deletion", "move_away"]
 log: Final = logging.getLogger(__name__)
 
 _REMOVED: Final = re.compile(r".+\.removed-[0-9]+")
-"""The names of removed worktrees. The names of clones and of their lock files do not match."""
+"""A pattern that matches the names of removed worktrees, but not the names of clones and of their lock files."""
 
 
 def move_away(paths: WorktreePaths) -> None:

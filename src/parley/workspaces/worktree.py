@@ -199,7 +199,7 @@ class Worktree:
         return not await self._git.on_clone("rev-list", "--max-count=1", head, "--not", "--remotes=origin")
 
     def remove(self) -> None:
-        """Remove the worktree. `begin_deletion` then deletes its files."""
+        """Rename the worktree and its administrative directory, so that `begin_deletion` deletes them."""
         move_away(self.paths)
 
     def _event(

@@ -87,9 +87,8 @@ class WorktreeGit:
 
         The command may write only to the administrative directory of the worktree, where new objects are stored
         too. If the worktree was moved, `work_tree` is its current directory. If `index` is given, it is the path of
-        an index that the command uses instead of the index of the worktree. If `is_list` is True, stdout is
-        complete, and its limit is `MAX_LIST_BYTES` instead of the limit of `Git.run`. The other parameters are the
-        same as those of `Git.run`.
+        an index that the command uses instead of the index of the worktree. If `is_list` is True, stdout
+        with more than `MAX_LIST_BYTES` bytes is an error. The other parameters are the same as those of `Git.run`.
 
         Raises:
             GitFailed: the command failed, or a list is too long.

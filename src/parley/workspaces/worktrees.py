@@ -44,11 +44,13 @@ log = logging.getLogger(__name__)
 
 LOCK_POLL_SECONDS: Final = 0.05
 COLLECT_SECONDS: Final = 3600.0
-"""The minimum time in seconds between two searches for unused worktrees and for undeleted files of removed ones."""
+"""The minimum time, in seconds, between two searches for unused worktrees, and for removed worktrees whose files
+are not deleted yet.
+"""
 
 
 class GitWorktrees:
-    """An implementation of `Workspaces`: the worktrees of the conversations of this process."""
+    """An implementation of `Workspaces`. The worktrees of a repository share one clone of the repository."""
 
     def __init__(
         self,
@@ -58,8 +60,9 @@ class GitWorktrees:
         *,
         node: Callable[[], str | None],
     ) -> None:
-        """Create the object. `settings` returns the current settings, and `node` returns the id of this node; None
-        if the process is not a node.
+        """Create the object. `commands` runs the Git commands, `settings` returns the current settings, and
+        `environ` are the server's environment variables. `node` returns the id of this node; None if the process is
+        not a node.
         """
         self._commands, self._settings, self._environ, self._node = commands, settings, environ, node
         self._locks: dict[str, asyncio.Lock] = {}

@@ -112,7 +112,7 @@ async def reserve(database: Database, holder: int) -> int:
 
 
 class PostgresDraft:
-    """An implementation of `Draft`."""
+    """An implementation of `Draft` in a PostgreSQL database."""
 
     def __init__(self, database: Database, number: int, remove_deleted: Callable[[], Awaitable[None]]) -> None:
         self._database, self._number, self._remove_deleted = database, number, remove_deleted

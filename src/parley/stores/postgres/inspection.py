@@ -1,5 +1,5 @@
-"""Describes a database for `parley doctor`: its version, the encryption of the connection, and the server failures
-that committed writes survive.
+"""Describes a database for `parley doctor`: its version, the encryption of the connection, and the durability of
+committed writes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ async def describe(db: Connection) -> list[str]:
 
 
 def durability_of(*, fsync: str, commit: str, names: str) -> str:
-    """Return a sentence that states which failures of database servers committed writes survive. `fsync`, `commit`
-    and `names` are the values of the settings `fsync`, `synchronous_commit` and `synchronous_standby_names` of the
-    database server.
+    """Return a sentence about the durability of committed writes: whether a crash can destroy them, and whether a
+    synchronous standby has them. `fsync`, `commit` and `names` are the values of the settings `fsync`,
+    `synchronous_commit` and `synchronous_standby_names` of the database server.
     """
     if fsync == "off":
         return "unsafe: fsync is off, so a crash of the server's computer can destroy the database"

@@ -81,8 +81,8 @@ async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> N
 
 
 async def other_nodes(db: Connection, number: int | None) -> list[Node]:
-    """Return the running nodes, except the node whose lease holder has the number `number`. None excludes
-    no node.
+    """Return the running nodes, except the node whose lease holder has the number `number`. If `number` is
+    None, return all running nodes.
     """
     return await _nodes(db, f"{ALIVE} AND n.holder IS DISTINCT FROM $1", number)
 

@@ -151,7 +151,9 @@ def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tu
 async def _restored(
     db: Connection, conversation_id: ConversationId, number: int, rows: Sequence[Sequence[Any]]
 ) -> list[Entry]:
-    """Convert rows to entries. Base64 runs that were cut out are restored from their blobs."""
+    """Convert rows to entries of the conversation with the number `number`. Insert the base64 strings, such as
+    images, that are stored separately from the entries.
+    """
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     size = 0
     if cut := [row[0] for row in rows if row[4]]:

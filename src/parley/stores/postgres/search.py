@@ -1,8 +1,8 @@
 """Searches in messages. Each search examines a window of messages, beginning with the message that was stored last.
 
 Messages are numbered in the order of their arrival. A window is a range of these numbers or, for a search in one
-conversation, a range of positions. If the database has a trigram index, the index finds the next candidate after
-the window.
+conversation, a range of positions. If the database has a trigram index, the index is used to find
+the message with which the next window begins.
 """
 
 from __future__ import annotations

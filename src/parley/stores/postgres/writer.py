@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 16 * 1024 * 1024
-"""The total size of entries, in bytes, at which the task stops taking requests from the queue for one statement."""
+"""The total size of entries, in bytes, at which no further request is added to a statement."""
 
 CHECK_SECONDS: Final = 0.25
 """The time between two checks for requests that have waited too long, in seconds."""

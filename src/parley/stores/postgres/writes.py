@@ -93,7 +93,8 @@ class Request:
 
 
 def active_at(given: str, is_active: str, place: str) -> str:
-    """Return an SQL expression that computes the same time as `parley.stores.search.active_at`.
+    """Return an SQL expression for the time to record for a conversation's last activity. The expression follows
+    the same rule as `parley.stores.search.active_at`.
 
     The arguments are SQL expressions: `given` for the time in the summary, `is_active` for a flag that is true if
     the conversation is active now, and `place` for the number of the conversation in the statement, counted from 1.
@@ -162,9 +163,9 @@ _CHANGED_COLUMNS: Final = {
     "ended_at": "double precision[]",
     "has_failed": "boolean[]",
 }
-"""The columns of a summary that seldom change, with the types of their arrays. The statement that appends to many
-conversations gets NULL for the columns of each conversation in which none of them has changed. If they have changed
-in no conversation, the statement omits these columns.
+"""The columns of a summary that seldom change, with the SQL types of their array parameters. One statement appends
+to many conversations. The arrays contain NULL for each conversation without a change in these columns. If no
+conversation has such a change, the statement omits these columns.
 """
 
 
@@ -217,8 +218,9 @@ class _Change:
         self.summary = summary
 
     def head(self) -> tuple[Any, ...]:
-        """Return the values of `_HEAD_COLUMNS`: the number, the epoch, the expected last position and the expected
-        last batch of the conversation, its new last position, and the state and time of its summary.
+        """Return the values of `_HEAD_COLUMNS`, in this order: the number and the epoch of the conversation, the
+        last position and the id of the last batch that the database must contain, the new last position, and
+        `state`, `updated_at` and `is_active` of the summary.
         """
         held, summary = self.held, self.summary
         assert summary is not None

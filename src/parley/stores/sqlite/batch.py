@@ -104,8 +104,8 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Split rows into pieces of at most `AT_ONCE` rows. The last values of the rows in a piece together have at
-    most `BYTES_AT_ONCE` bytes.
+    """Split rows into pieces of at most `AT_ONCE` rows. In each piece, the values in the last column together have
+    at most `BYTES_AT_ONCE` bytes.
     """
     for some in pieces(rows):
         begin = size = 0

@@ -94,8 +94,8 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
 
 
 def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
-    """Return a mapping from the row number of each log to the head that the log must have before the appends in
-    `additions`.
+    """Return a mapping from the row number of each log to the head (the epoch and the last position) that the log
+    must have before the appends in `additions`.
 
     Return None if an append has no entries, or does not begin where the previous append to the same log ends.
     """
@@ -116,9 +116,10 @@ def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
 def _append_all(
     db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
 ) -> bool:
-    """Append entries to logs if each log has its expected head. `heads` maps the row number of each log to the
-    expected head. Return True if all logs had the expected heads. Return False, and change nothing, if no log had
-    the expected head. `newest` is the latest recorded time of activity in any conversation.
+    """Append entries to logs if each log has its expected head: the epoch and the last position. `heads` maps the
+    row number of each log to the expected head. Return True if all logs had the expected heads. Return False, and
+    change nothing, if no log had the expected head. `newest` is the latest recorded time of activity in any
+    conversation.
 
     Raises:
         StoreFailed: only some of the logs had the expected heads. The caller has to roll the transaction back.
@@ -202,8 +203,8 @@ def _refusal(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError |
 
 
 def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
-    """Return a mapping from each of the given row numbers to the head of its log. Rows that do not exist are
-    omitted.
+    """Return a mapping from each row number in `rows` to the head of its log: its epoch and its last position. Rows
+    that do not exist are omitted.
 
     The query returns all heads as one value, because fetching each row would acquire the interpreter lock again.
     """

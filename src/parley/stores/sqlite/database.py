@@ -306,7 +306,7 @@ def _open_all(home: Home, connections: list[Connection]) -> None:
 
 
 def prepare_reader(reader: Connection) -> None:
-    """Define the SQL functions that the queries use on the connection `reader`."""
+    """Define on the connection `reader` the SQL functions that the queries call."""
     reader.create_function("normalize_path", 1, lambda path: normalize_path(as_text(path)), deterministic=True)
     reader.create_function("contains_text", 2, contains_text, deterministic=True)
     reader.create_function("title_contains", 2, _title_contains, deterministic=True)

@@ -30,8 +30,8 @@ conversations are saved first.
 """
 
 ELSEWHERE: Final = "/var/tmp"
-"""The directory in which the files are saved if the home is not writable. Sandboxed commands cannot write to this
-directory unless the settings allow it.
+"""The directory in which conversations are saved if the home is not writable. Sandboxed commands cannot write to
+this directory unless the settings allow it.
 """
 
 

@@ -376,7 +376,7 @@ _ENTRIES: Final = (
 
 
 def _entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at these positions. Stop at the first missing entry.
+    """Yield the columns of the entries whose positions are in `positions`. Stop at the first missing entry.
 
     If a page of the index is damaged, the entries are found with a table scan.
     """
@@ -401,11 +401,11 @@ _VISIBLE: Final = f"NOT (is_event IS 0 AND type IS NOT '{record_type(CommandOutp
 
 
 def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at these positions that clients see. Also yield damaged entries and the
-    entry at the last position. The positions must be ascending.
+    """Yield the columns of the entries that clients see and whose positions are in `positions`. Also yield damaged
+    entries and the entry at the last position in `positions`. `positions` must be ascending.
 
-    If an entry is missing or the query fails because of damage, continue as `_entries` does: also yield entries
-    that clients do not see, up to the first missing entry.
+    If an entry is missing or the query fails because of damage, yield all remaining entries up to the first missing
+    entry, including entries that clients do not see.
     """
     first, last = _bounds(positions)
     rest = first
@@ -435,7 +435,9 @@ columns of the table.
 
 
 def _cuts(db: Connection, row: int, positions: range) -> list[tuple[Any, ...]]:
-    """Return the position, offset and hash of each blob that was cut out of the entries at these positions."""
+    """Return the position, offset and hash of each blob that was cut out of the entries whose positions are in
+    `positions`.
+    """
     query = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? AND seq BETWEEN ? AND ? ORDER BY seq, offset"
     return fetch_around_damage(db, query, (row, *_bounds(positions)), instead=BLOBS_INDEX)
 

@@ -48,8 +48,8 @@ T = TypeVar("T")
 
 
 class _NotYetOpen(Exception):
-    """Raised when the database can be read only after this process has opened it, and no other process holds the
-    write lock.
+    """Raised when the database cannot be read before this process has opened the home, although no other process
+    holds the write lock.
 
     The writer thread of this process may be opening the home at this moment, so the caller waits and tries again.
     """

@@ -208,8 +208,8 @@ class _Salvage:
         return Salvaged(name, as_text(cwd or b""), as_text(model or b""), archived, length, entries)
 
     def _in_table(self) -> dict[int, dict[int, int]]:
-        """Return the row ids of the entries in all readable pages of the table `entries`. The result maps each
-        conversation to a mapping from positions to row ids.
+        """Return the row ids of the entries in all readable pages of the table `entries`. The result maps the
+        row number of each conversation to a mapping from positions to row ids.
         """
         if self._places is None:
             self._places = defaultdict(dict)

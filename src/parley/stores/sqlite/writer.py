@@ -68,8 +68,11 @@ all its checks before it changes the database. It may be called again if the tra
 
 
 class _Job:
-    """A write request in the queue of the writer. `work` is the function that executes `one`, the data of the
-    request, together with other requests for `work`. `batch` contains the entries that are packed first.
+    """A write request in the queue of the writer.
+
+    `one` is the data of the request. The function `work` executes the request, possibly together with other
+    requests for the same function. `batch` contains the entries to pack before `work` is called; None if there are
+    no entries.
     """
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
@@ -352,7 +355,8 @@ class Writer:
         self._schedule(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Make the futures of the jobs fail with `error`. If memory runs out, try again until there is enough.
+        """Make the futures of the jobs fail with `error`. If memory runs out, try again until there is enough
+        memory.
 
         An error must not end the thread, because later jobs would then wait forever.
         """
@@ -369,8 +373,8 @@ class Writer:
             self._ended.set_result(None)
 
     def _taken(self) -> list[_Job]:
-        """Wait for jobs and remove them from the queue, until they have about `PAGE` rows. Return an empty list if
-        the writer is closing and no jobs are left.
+        """Wait until the queue contains a job. Then remove jobs from the queue, in order, until they have about
+        `PAGE` rows, and return these jobs. Return an empty list if the writer is closing and no jobs are left.
         """
         closing = self._closing  # read the flag before the jobs, because no job is submitted after the flag is set
         while not self._jobs:
@@ -397,7 +401,7 @@ class Writer:
             return [] if self._given_up else [job for job in jobs if not job.has_expired]
 
     def _open_locks(self) -> Home:
-        """Open the locks of the home, without acquiring them, and return them."""
+        """Open the locks of the home, and return the `Home` that contains them. No lock is acquired."""
         from parley.stores.sqlite.database import open_locks
 
         self._path = self._find_home()
