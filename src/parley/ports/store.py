@@ -673,8 +673,8 @@ class Store(Protocol):
         ...
 
     async def session_revisions(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        """Map the digests of sessions to the SHA-256 digests of their states (`StoredSession.data`). Sessions that
-        are not stored are left out.
+        """Return a mapping from the digest of each session in `digests` to the SHA-256 digest of its state
+        (`StoredSession.data`). Sessions that are not stored are left out.
         """
         ...
 

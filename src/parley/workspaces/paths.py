@@ -42,7 +42,9 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, conversation_id: ConversationId, repository: str, tree: str) -> WorktreePaths:
-        """Return the directories for the worktree at `tree` of the repository with the name `repository`."""
+        """Return the directories of the worktree of a conversation. `repository` is the name of the repository, and
+        `tree` is the path of the worktree.
+        """
         repositories = os.path.join(os.path.dirname(os.path.dirname(tree)), "repositories")
         clone = os.path.join(repositories, f"{repository}.git")
         return cls(

@@ -127,8 +127,8 @@ def _pack_all(batches: Sequence[Batch]) -> None:
 
 
 def arrays_of(batches: Sequence[tuple[int, Batch]]) -> tuple[Shape, list[Sequence[Any]]]:
-    """Return the shape of the entries, and an array with the values of each column of the entries and of their
-    blobs.
+    """Return the set of optional columns that the entries need, and an array of values for each column of the
+    entries and of their blobs.
 
     Each item of `batches` is the number of a conversation and a packed batch of its entries.
     """

@@ -1,4 +1,4 @@
-"""The state of a lease. `leases.py` renews the leases."""
+"""The state of a lease that this process holds. The module `leases.py` renews the leases."""
 
 from __future__ import annotations
 

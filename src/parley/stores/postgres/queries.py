@@ -151,8 +151,8 @@ def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tu
 async def _restored(
     db: Connection, conversation_id: ConversationId, number: int, rows: Sequence[Sequence[Any]]
 ) -> list[Entry]:
-    """Convert rows to entries of the conversation with the number `number`. Insert the base64 strings, such as
-    images, that are stored separately from the entries.
+    """Convert rows to entries of the conversation with the number `number`. Restore the parts of the entries,
+    such as images, that are stored separately as blobs.
     """
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     size = 0

@@ -135,7 +135,9 @@ async def session_of(db: Connection, digest: bytes) -> StoredSession | None:
 
 
 async def session_revisions(db: Connection, digests: Collection[bytes]) -> dict[bytes, bytes]:
-    """Map the digests of the stored sessions among `digests` to the SHA-256 digests of their states."""
+    """Return a mapping from the digest of each session in `digests` to the SHA-256 digest of its state. Sessions
+    that are not stored are left out.
+    """
     rows = await db.fetch(
         "SELECT digest, sha256(data) FROM http_sessions WHERE digest = ANY($1::bytea[])", list(digests)
     )

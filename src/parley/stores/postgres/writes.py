@@ -120,8 +120,8 @@ def _unnest(columns: Mapping[str, str], first: int) -> str:
 def insertions(target: str, first: int, shape: Shape) -> str:
     """Return CTEs that insert entries and their blobs into the conversations whose numbers are in the CTE `target`.
 
-    `first` is the number of the first SQL parameter. The parameters are the arrays that `arrays_of` returns, and
-    `shape` is their shape.
+    `first` is the number of the first SQL parameter. The parameters are the arrays that `arrays_of` returns.
+    `shape` is the set of optional columns that `arrays_of` returns together with the arrays.
     """
     columns = shape.entry_columns
     values = {name: name for name in columns}

@@ -37,8 +37,8 @@ class ChangeDetector:
         """
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return each conversation in `ends` whose log now ends after the position in `ends`, or which no longer
-        exists.
+        """Return the conversations in `ends` whose log has entries after the position in `ends`, and those that no
+        longer exist.
         """
         # The version is read before the query, so that the next call finds a commit between the two.
         (version,) = db.execute("PRAGMA data_version").fetchone()

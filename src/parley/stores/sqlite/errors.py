@@ -47,10 +47,10 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Convert an error that occurred while a home was being opened to a Parley error.
+    """Return the error to raise after `error` has occurred during the opening of a home.
 
     An error from the operating system becomes `BadHome`. An SQLite error that reports that a file cannot be opened
-    also becomes `BadHome`. All other errors are converted by `store_error`.
+    also becomes `BadHome`. For all other errors, the result is the same as that of `store_error`.
     """
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")

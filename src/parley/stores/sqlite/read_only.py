@@ -74,9 +74,9 @@ class ReadOnlyHome:
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Call `ask` with a connection for reading, and return the result of `ask`. If this process has now opened
-        the home, use the open database. `ask` may be called again if other processes change the database files.
-        Call this method only in a thread of `pool`.
+        """Call `ask` with a connection for reading, and return the result of `ask`. If this process has opened
+        the home in the meantime, use the open database. `ask` may be called again if other processes change the
+        database files. Call this method only in a thread of `pool`.
 
         Raises:
             WriteLockHeld: the database does not exist yet, and another process holds the write lock.

@@ -42,7 +42,9 @@ def session_of(db: Connection, digest: bytes) -> StoredSession | None:
 
 
 def revisions(db: Connection, digests: Collection[bytes]) -> dict[bytes, bytes]:
-    """Map the digests of the stored sessions among `digests` to the SHA-256 digests of their states."""
+    """Return a mapping from the digest of each session in `digests` to the SHA-256 digest of its state. Sessions
+    that are not stored are left out.
+    """
     found = {}
     for digest in digests:
         row = db.execute("SELECT data FROM http_sessions WHERE digest = ?", (digest,)).fetchone()
