@@ -7,7 +7,8 @@ from typing import Any, Final
 __all__ = ["named_schema"]
 
 SCHEMA_NAME: Final = "answer"
-"""The name of the output schema. Both APIs require a name, and show it to the model."""
+"""The name of the output schema. Chat Completions and the Responses API require a name, and show it to the model.
+"""
 
 
 def named_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -380,7 +380,9 @@ class AnthropicDecoder:
             self._usage = msgspec.structs.replace(self._usage, **known)
 
     def _fails(self, payload: bytes) -> bool:
-        """Handle an event of an unknown type or shape. Return whether the event reports a failed response."""
+        """Return whether an event of an unknown type or shape reports a failed response. If so, store the message
+        of the error, and end the reply.
+        """
         self._failure = failure_in(payload)
         self.done = self._failure is not None
         return self.done

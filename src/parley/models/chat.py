@@ -260,7 +260,7 @@ def _messages(
 ) -> Iterator[dict[str, Any]]:
     """Yield the messages of the history. Each response is one assistant message, followed by the outputs of its
     tool calls. `breaks` are the indices in `history` at which a response has ended, and `to` names the provider and
-    the model.
+    the model. `adjusted` contains the changes that the provider needs.
     """
     response = _Response()
     for place, item in enumerate(history):

@@ -308,7 +308,7 @@ class _Reasoning:
         return text
 
     def fields(self) -> dict[str, Any]:
-        """Return the reasoning as it is sent back to the provider."""
+        """Return the message members that send the reasoning back to the provider, keyed by name."""
         fields: dict[str, Any] = {}
         if self._reasoning_content is not None:
             fields["reasoning_content"] = self._reasoning_content.text() + self._reasoning_content.joiner.end()
@@ -456,7 +456,10 @@ class ChatDecoder:
         return text
 
     def _read_message(self, payload: bytes, chunks: list[Chunk], *, has_halves: bool) -> None:
-        """Process the message of a response that is not streamed. The payload contains a choice without a delta."""
+        """Add the message of a response that is not streamed to the reply, and append its chunks to `chunks`. The
+        `payload` contains a choice with this message. `has_halves` is True if the message may contain halves of
+        surrogate pairs (`surrogates.py`).
+        """
         self._has_choices = True
         event = (read_piece if has_halves else read_payload)(_WHOLE_EVENT, payload)
         message = event.choices[0].message if event is not None and event.choices else None
@@ -481,7 +484,9 @@ class ChatDecoder:
             self.got_content = True
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Handle the finish reason of a choice. Return whether this reason reports that the response failed."""
+        """Store the finish reason of a choice, which completes the response. Return whether this reason reports
+        that the response failed.
+        """
         self.whole = self.got_content = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
@@ -490,8 +495,9 @@ class ChatDecoder:
         return self.done
 
     def _fails(self, event: _Event | None, payload: bytes) -> bool:
-        """Handle an event that has no choices, contains an error, or has an unknown shape. For an unknown shape,
-        `event` is None. Return whether the event reports that the response failed.
+        """Return whether an event reports that the response failed. If so, store the message of the error, and end
+        the reply. The event has no choices, contains an error, or has an unknown shape. For an unknown shape,
+        `event` is None.
         """
         error = None if event is None else _error(event.error)
         if error is None:

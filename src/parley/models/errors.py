@@ -73,7 +73,9 @@ class NoResponse(ModelStreamBroken):
     code = "no_response"
 
     def __init__(self, body: str, *, is_cut: bool = False) -> None:
-        """Create the error. `body` is the beginning of the body. `is_cut` is True if the body is longer."""
+        """Create the error. `body` is the beginning of the response body. `is_cut` is True if the response body is
+        longer than `body`.
+        """
         if body:
             super().__init__(f"the body contains no response; it begins with: {_beginning(body)}")
         else:

@@ -28,8 +28,8 @@ class _Block:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
     def extend(self, members: dict[str, Any]) -> int:
-        """Merge the members of another fragment into the block. Return the approximate number of characters that
-        they add, without the text of the block.
+        """Merge `members`, the members of another fragment, into the block. Return the approximate number of
+        characters in the names and values of the changed members, except the member that holds the text.
         """
         changed = {
             name: value

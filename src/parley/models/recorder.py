@@ -126,7 +126,7 @@ class RecordingModel:
 
     def _write(self, request: ModelRequest, reply: _Reply, directory: int) -> None:
         """Append the request and the reply to the recording. A failure is only logged, because it must not affect
-        the turn.
+        the turn. `directory` is the descriptor of the directory that contains the recording.
         """
         before = self._before
         if (file := file_of(self._path, directory)) != before.file:

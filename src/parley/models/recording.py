@@ -140,7 +140,7 @@ class RecordingDirectories:
     """The open directories of recordings.
 
     A sandboxed command can replace a directory with a symbolic link. Therefore, the directory of a recording is
-    opened only once, and each later access to the recording uses this descriptor.
+    opened only once, and each later access to the recording uses the descriptor of this directory.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,9 @@ def prepare(path: str, directory: int) -> None:
 
 
 def file_of(path: str, directory: int) -> tuple[int, int] | None:
-    """Return the device and the inode of a recording; None if they cannot be determined."""
+    """Return the device and the inode of the recording `path`; None if they cannot be determined. `directory` is
+    the descriptor of the directory that contains the recording.
+    """
     try:
         status = os.stat(_name_in(path, directory), dir_fd=directory, follow_symlinks=False)
     except OSError:
@@ -276,8 +278,8 @@ def _name_in(path: str, directory: int | None) -> str:
 
 
 def _open(path: str, directory: int) -> int:
-    """Open a recording for appending, and return its descriptor. The file must belong to the current user and must
-    not be a symbolic link.
+    """Open the recording `path` for appending, and return its descriptor. The file must belong to the current user
+    and must not be a symbolic link. `directory` is the descriptor of the directory that contains the file.
 
     An empty file counts as a recording, because another process may be creating the recording, or may have been
     killed while it was creating the recording.

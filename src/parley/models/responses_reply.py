@@ -263,7 +263,9 @@ class ResponsesDecoder:
         return [*chunks, self._completed]
 
     def _fails(self, payload: bytes) -> bool:
-        """Handle an event of an unknown type or shape. Return whether the event reports a failed response."""
+        """Return whether an event of an unknown type or shape reports a failed response. If so, store the message
+        of the error, and end the reply.
+        """
         self._failure = failure_in(payload)
         self.done = self._failure is not None
         return self.done
@@ -334,7 +336,9 @@ class ResponsesDecoder:
 
 
 def _item_done(raw: Raw, by: str) -> Chunk | None:
-    """Return the chunk for a complete item; None if the item does not have the shape of its type."""
+    """Return the chunk for a complete item; None if the item does not have the shape of its type. `by` names the
+    provider that sent the reply.
+    """
     data = bytes(raw).decode(errors="replace").encode()  # the data is stored, so it must be valid JSON
     match read_payload(_KIND, data):
         case None:
@@ -399,7 +403,8 @@ def _call_done(
 ) -> CallDone:
     """Return the chunk for a tool call. A malformed call gets a chunk as well, because every call needs an output.
     If a call has no id, a new id is created. `data` is the JSON of the call as the provider sent it. If `verbatim`
-    is True and the call has an id, `data` is stored so that it can be sent back unchanged.
+    is True and the call has an id, `data` is stored so that it can be sent back unchanged. `by` names the provider
+    that sent the reply.
     """
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""

@@ -173,8 +173,8 @@ def _ended(done: ResponseDone, step: Step) -> ResponseDone:
 
 
 def _refusal(explanation: str) -> str:
-    """Return the explanation of a refusal in the form that decoders of providers use: it begins with the category
-    in parentheses or with a colon. The explanation in a recording already has this form.
+    """Return the explanation of a refusal in the form that decoders of providers use. In this form, the explanation
+    begins with the category in parentheses or with a colon. The explanation in a recording already has this form.
     """
     return explanation if not explanation or explanation.startswith((" (", ": ")) else f": {explanation}"
 

@@ -1,4 +1,4 @@
-"""Handles surrogate pairs that a provider splits between two pieces of text.
+"""Joins the halves of surrogate pairs that a provider splits between two pieces of text.
 
 JSON escapes a character such as an emoji as two halves, and some providers split the text between the halves.
 Strict JSON decoders reject a piece that contains only one half. Therefore each half is replaced with a private-use
@@ -26,13 +26,17 @@ def stand_in(escape: re.Match[bytes]) -> bytes:
 
 
 def without_stand_ins(text: str) -> str:
-    """Replace each pair of stand-ins with the character of the pair, and each single stand-in with U+FFFD."""
+    """Replace each pair of stand-ins with the character of the pair, and each single stand-in with U+FFFD. A
+    stand-in is a private-use character in place of one half of a surrogate pair.
+    """
     return _PAIR_OR_HALF.sub(_character, text)
 
 
 def storable(raw: Raw, *, has_halves: bool) -> Raw:
     """Return a JSON value as it is stored and sent back: in valid UTF-8, without stand-ins.
-    `has_halves` is True if the value may contain stand-ins.
+
+    A stand-in is a private-use character in place of one half of a surrogate pair. `has_halves` is True if the
+    value may contain stand-ins.
     """
     text = bytes(raw).decode(errors="replace")
     return Raw((without_stand_ins(text) if has_halves else text).encode())
@@ -62,7 +66,8 @@ class PairJoiner:
         """Return the text that a piece adds.
 
         If the piece ends with the first half of a pair, that half is returned together with the second half in the
-        next piece. `has_halves` is True if the piece may contain stand-ins.
+        next piece. `has_halves` is True if the piece may contain stand-ins: private-use characters, each in place
+        of one half of a pair.
         """
         if not has_halves:
             return self.end() + piece if piece else ""

@@ -28,7 +28,7 @@ class TextBuffer:
         self._parts: list[str] = []
 
     def compact(self) -> None:
-        """Join the pieces into one string, and add their characters to `size`."""
+        """Join the pieces into one string, and add the number of their characters to `size`."""
         if self.pieces:
             part = "".join(self.pieces)
             self._parts.append(part)

@@ -32,8 +32,8 @@ _ATTEMPTS: Final = 500
 directory at the same time, or keeps it locked.
 """
 _PAUSE_SECONDS: Final = 0.001
-"""The pause between two attempts, in seconds. All pauses together give a process on a busy computer enough time to
-remove its placeholder.
+"""The pause between two attempts to lock a placeholder, in seconds. All pauses together give a process on a
+busy computer enough time to remove its placeholder.
 """
 
 

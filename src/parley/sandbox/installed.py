@@ -55,7 +55,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Set the policy of the command, which determines how denied writes are detected and explained."""
+        """Set the policy of the command. The policy determines how denied writes are detected and explained."""
         named = ", ".join(map(quoted, policy.installed[:_MAX_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))

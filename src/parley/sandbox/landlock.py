@@ -130,8 +130,10 @@ def _ancestors(closed: Iterable[str]) -> dict[str, None]:
 def restriction(
     resolved: ResolvedPolicy, policy: SandboxPolicy, *, abi: int, machine: str, listing: Listing = entries
 ) -> Restriction:
-    """Return the Landlock rules and the seccomp filter for a command. `abi` is the version of the kernel's Landlock
-    ABI, and `machine` is the machine name of `uname`.
+    """Return the Landlock rules and the seccomp filter for a command.
+
+    `resolved` is the resolved form of `policy`. `abi` is the version of the kernel's Landlock ABI, and `machine` is
+    the machine name of `uname`. `listing` is the function that lists directories.
 
     Raises:
         SandboxUnavailable: the command needs more than `_MAX_RULES` rules, or the machine is not supported.

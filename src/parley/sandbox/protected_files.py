@@ -31,7 +31,9 @@ log: Final = logging.getLogger(__name__)
 _FAILED: Final = 1
 """The exit code that is reported for a command that exited with 0 but changed protected files."""
 _LOCKS: Final = 64
-"""The number of locks that all paths share."""
+"""The number of locks for reading and restoring files. The hash of a path selects its lock, so several paths can
+share a lock.
+"""
 
 
 class Running:
@@ -191,7 +193,9 @@ class ProtectedFiles:
                         self._unrestored |= left
 
     async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
-        """Return the same paths as `unrestored`, without blocking the event loop."""
+        """Call `unrestored` without blocking the event loop, and return the paths of the protected files in `roots`
+        that a command has changed and that could not be restored.
+        """
         return await in_thread(lambda: self.unrestored(roots)) if self._unrestored else ()
 
     def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:

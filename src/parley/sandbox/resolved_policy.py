@@ -87,7 +87,8 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     read-only (`ResolvedPolicy.refused`).
 
     Raises:
-        SandboxUnavailable: a root was replaced, or a path in a root cannot be protected.
+        SandboxUnavailable: a root was replaced after the policy was created, or a path in a root cannot be
+            protected.
     """
     hidden = find_hidden(policy.hidden)
     roots = find_roots(policy.writable, hidden.modes)

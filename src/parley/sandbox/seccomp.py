@@ -220,8 +220,10 @@ _SCHEDULING: Final = ("sched_setaffinity", "sched_setattr", "sched_setparam", "s
 
 
 def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: bool) -> Iterator[tuple[str, _Rule]]:
-    """Yield the name and the rule of each restricted system call. The parameters are the same as those of
-    `program`.
+    """Yield the name and the rule of each restricted system call.
+
+    `writable` is True if the command has a writable root. `network` and `unix_sockets` have the same meaning as in
+    `SandboxPolicy`. `namespaces` is True if the command has its own namespaces for mounts, processes and memory.
     """
     for name in _REFUSED_CALLS:
         yield name, _NEVER
@@ -250,7 +252,10 @@ def _ioctl(*, namespaces: bool) -> _Rule:
 
 def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[tuple[str, _Rule]]:
     """Yield the name and the rule of each restricted system call on sockets. A filter cannot see an address, so
-    most rules restrict which sockets can be created. The parameters are the same as those of `program`.
+    most rules restrict which sockets can be created.
+
+    `writable` is True if the command has a writable root. `network` and `unix_sockets` have the same meaning as in
+    `SandboxPolicy`.
 
     A unix datagram socket can send each message to another address, even if it was created as one of a pair. A
     stream socket of a pair can only communicate with its peer.

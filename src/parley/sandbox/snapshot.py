@@ -206,8 +206,8 @@ class Snapshot:
         return replace(entry, names=names - data, data=data, identity=identity)
 
     def _inside(self, path: str, entry: Directory, role: _Role, folders: DirFds) -> Iterator[tuple[str, _Role]]:
-        """Yield the protected paths in the directory `path`, each with its own role. `entry` and `role` are the
-        entry and the role of the directory.
+        """Yield the protected paths in the directory `path`, each with its role (`_Role`). `entry` and `role` are
+        the entry and the role of the directory `path` itself.
         """
         if role == "git":
             for name in _OBEYED:

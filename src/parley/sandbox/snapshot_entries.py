@@ -72,7 +72,7 @@ class Directory(Struct, frozen=True, kw_only=True):
     directory is created again.
     """
     names: frozenset[str] | None = None
-    """The names of the protected entries; None if commands may add entries."""
+    """The names of the protected entries. None if the entries were not listed: commands may then add entries."""
     data: frozenset[str] = frozenset()
     """The names of the entries that are not protected."""
 

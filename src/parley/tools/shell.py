@@ -420,8 +420,8 @@ def _outcome(
 
 
 def _with(remarks: Sequence[str], output: str) -> str:
-    """Return the model-facing text for a command whose output is not passed to the model. The text consists of
-    `output` and the `remarks`, each on a new line.
+    """Return the text `output`, followed by each of the `remarks` on a new line. `output` is the text that replaces
+    the output of a command that timed out or was killed by a signal.
     """
     return "\n".join((output, *remarks))
 

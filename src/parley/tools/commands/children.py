@@ -18,7 +18,7 @@ __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
 """The number of attempts to kill the children without stopping them first. Further attempts stop all processes
-before killing them. This is necessary only if the processes keep forking.
+before killing them, which is necessary only if the processes keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 

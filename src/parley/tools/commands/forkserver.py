@@ -41,7 +41,8 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def main() -> None:
-    """Serve the executor until the executor closes its socket.
+    """Run the fork server, which starts commands for the executor, until the executor closes its socket or SIGTERM
+    arrives.
 
     The last three arguments of the program are the descriptor of the socket, a command's limit on open files, and
     the directory below which the files of systemd are looked up.
@@ -76,7 +77,9 @@ class _ForkServer:
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
-        """Serve the executor until the executor has closed its socket and all started processes are dead."""
+        """Start the commands that the executor requests. After the executor has closed its socket or SIGTERM has
+        arrived, kill all started processes and return.
+        """
         poller = select.poll()
         poller.register(self._executor, select.POLLIN)
         poller.register(self._children, select.POLLIN)

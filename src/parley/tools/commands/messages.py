@@ -53,36 +53,39 @@ START: Final = b"s"
 stdout and stderr. The fork server passes them to a supervisor in a message of the same kind.
 """
 READY: Final = b"r"
-"""A report from a supervisor: the command is about to run. The number is the process id of the supervisor."""
+"""A report from a supervisor: the command is about to run. The report's number is the process id of the supervisor.
+"""
 FAILED: Final = b"f"
-"""A report from a supervisor or from the fork server: the command could not be started. The number is the errno."""
+"""A report from a supervisor or from the fork server: the command could not be started. The report's
+number is the errno.
+"""
 UNCONFINED: Final = b"u"
-"""A report from a supervisor: the command was not started, because its restriction could not be applied. The number
-is the index of the failed step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
+"""A report from a supervisor: the command was not started, because its restriction could not be applied. The
+report's number is the index of the failed step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
 """
 UNSTARTED: Final = b"l"
-"""A report from a supervisor: bubblewrap ended without starting the command. The number is the wait status of
-bubblewrap.
+"""A report from a supervisor: bubblewrap ended without starting the command. The report's number is the wait
+status of bubblewrap.
 """
 MOUNT_MISMATCH: Final = b"m"
 """A report from a supervisor: the command was not started, because a mount is missing or differs from the requested
-mount. The number is the index of this mount in the list of requested mounts.
+mount. The report's number is the index of this mount in the list of requested mounts.
 """
 MOUNTS_UNREADABLE: Final = b"n"
 """A report from a supervisor: the command was not started, because bubblewrap's mounts could not be read or were
-not made in time. The number is the errno.
+not made in time. The report's number is the errno.
 """
 UNLIMITED: Final = b"i"
 """A report from a supervisor: the command was not started, because the number of its processes could not be
-limited. The number is the errno.
+limited. The report's number is the errno.
 """
 REPLACED: Final = b"p"
 """A report from a supervisor: the command was not started, because its working directory or program is not the
-approved one. The number is the index of the replaced part in `REPLACEABLE`.
+approved one. The report's number is the index of the replaced part in `REPLACEABLE`.
 """
 ENDED: Final = b"e"
-"""A report from a supervisor: the command ended, and all of its processes are dead. The number is the wait status
-of the command.
+"""A report from a supervisor: the command ended, and all of its processes are dead. The report's number is the wait
+status of the command.
 """
 
 STEPS: Final = (

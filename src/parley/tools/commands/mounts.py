@@ -54,11 +54,11 @@ MOUNT_SECONDS: Final = 5.0
 milliseconds.
 """
 PAUSE_DIVISOR: Final = 4
-"""The divisor for the pause between two checks: the pause is the elapsed time divided by this number, so a check is
-late by at most a quarter of the elapsed time.
+"""The divisor for the pause between two checks of the mounts. The pause is the elapsed time divided by this number,
+so a check is late by at most a quarter of the elapsed time.
 """
 PAUSE_MILLISECONDS: Final = (1, 50)
-"""The shortest and the longest pause between two checks, in milliseconds."""
+"""The shortest and the longest pause between two checks of the mounts, in milliseconds."""
 
 
 class Mount:
@@ -222,7 +222,7 @@ class HeldLauncher:
 
         `specs` are the mounts that bubblewrap must make. `max_processes` is the maximum number of processes of the
         command; None if there is no limit. `read` returns the `mountinfo` text of a process. Its argument is a
-        process id, or `self` for the current process.
+        process id, or `self` for the current process. `clock` returns the monotonic time in seconds.
         """
         self._reports, self._gate, self._specs = reports, gate, specs
         self._max_processes = max_processes
@@ -241,7 +241,7 @@ class HeldLauncher:
 
     @property
     def pause_milliseconds(self) -> int:
-        """The pause before the next check, in milliseconds."""
+        """The pause before the next check of the mounts, in milliseconds."""
         least, most = PAUSE_MILLISECONDS
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 

@@ -141,7 +141,9 @@ class RunningCommand:
             self._control.close()
 
     def _read_report(self) -> None:
-        """Handle the next report from the supervisor, or the end of the control socket."""
+        """Read the next report from the supervisor and store its content. After a final report, or at the end of
+        the control socket, read no more reports.
+        """
         assert self._control is not None
         try:
             data = self._control.recv(MESSAGE.size)

@@ -116,10 +116,11 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 
 def _manager() -> tuple[str, str]:
     """Return the path of the D-Bus socket for requests to systemd, and the path of the control group below which
-    systemd creates units. Both paths are relative.
+    systemd creates units. The first path is relative to the root directory, and the second path is relative to
+    `/sys/fs/cgroup`.
 
-    For root, they belong to the system bus and the system instance of systemd, because root usually has no user
-    instance. For other users, they belong to the D-Bus user bus and the user instance of the user.
+    For root, the paths belong to the system bus and the system instance of systemd, because root usually has no
+    user instance. For other users, the paths belong to the D-Bus user bus and the user instance of the user.
     """
     user = os.geteuid()
     if user == 0:
@@ -169,7 +170,9 @@ def _share(amount: int) -> str:
 
 
 def _happens(condition: Callable[[], bool], until: float) -> bool:
-    """Poll a condition until it is true or the deadline `until` passes. Return whether the condition is true."""
+    """Poll a condition until it is true or the deadline `until` passes. Return whether the condition is true.
+    `until` is a monotonic time in seconds.
+    """
     while not (met := condition()) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     return met

@@ -188,7 +188,7 @@ def _moved_above(descriptor: int, above: int) -> int:
 
 
 def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
-    """Start the program of `request` in this session, in a new process group. Return its process id.
+    """Start the program of `request` in the supervisor's session, in a new process group. Return its process id.
 
     `places` lists the descriptors that the program gets, each with its number in the program. The program inherits
     the supervisor's stdin, which is empty.

@@ -135,7 +135,7 @@ class _Place(Struct, frozen=True):
         return cls(folder, name)
 
     def temporary(self) -> _Place:
-        """Return an unused name in the same directory."""
+        """Return a place in the same directory with a new random name, for a temporary file."""
         return _Place(self.folder, f".parley-patch-{os.urandom(8).hex()}")
 
 
@@ -280,7 +280,7 @@ class _Commit:
 
     def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
         """Write the new content to a temporary file in the same directory, and return the place of this file. If
-        the step replaces a file and `to_disk` is True, sync the temporary file to the disk.
+        `write` replaces a file and `to_disk` is True, sync the temporary file to the disk.
         """
         attributes = self._attributes(write.like) if write.like else None
         folder = self._folders.make(write.place.folder, made=self._made.append)

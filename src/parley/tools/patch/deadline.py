@@ -26,7 +26,7 @@ class CancelToken:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Set the flag, so that the thread stops. This may be called from any thread."""
+        """Tell the thread to stop: its next call of `check` raises an error. Any thread may call this method."""
         self._is_cancelled = True
 
     def check(self) -> None:

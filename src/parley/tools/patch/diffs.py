@@ -43,7 +43,7 @@ class Effort:
         """
 
     def check(self) -> None:
-        """Check that the work was not cancelled. This does not check the number of steps.
+        """Check that the work was not cancelled. The number of steps is not checked.
 
         Raises:
             PatchRefused: the work was cancelled.
@@ -366,8 +366,8 @@ def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
 
 
 def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) -> tuple[bytearray, bytearray]:
-    """Return two arrays of flags: one for the removed lines of the old version, and one for the added lines of the
-    new version.
+    """Return two arrays with one flag for each line. A flag of 1 marks a removed line of `old` in the first array,
+    and an added line of `new` in the second array.
 
     The lines in `shared` occur in both versions. All other lines are marked as changed without a search. For most
     edits, there are few shared lines to search.
@@ -442,12 +442,12 @@ class _Search:
         return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
 
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
-        """Return the two boxes into which the paths from the two corners of `box` divide it: the box before the
-        point where the paths meet, and the box after this point.
+        """Divide `box` at the point where a path from its first corner meets a path from its last corner. Return
+        the box before this point and the box after it.
 
-        If the paths do not meet within half of the remaining steps, all lines between the furthest points of the
-        paths are marked as changed. The other half of the steps suffices to compare the lines before and after the
-        marked lines.
+        If no paths meet within half of the remaining steps, mark all lines between the furthest points of the paths
+        as changed, and return the box before and the box after the marked lines. The other half of the steps
+        suffices to compare the lines in these two boxes.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)
@@ -560,7 +560,7 @@ class _Front:
         return self._low <= k <= self._high and self._reached[k] >= len(self._old) - at
 
     def furthest(self) -> _Point:
-        """Return the point of this front within the box that leaves the fewest lines to compare."""
+        """Return the point of this front, within the box, after which the fewest lines remain to be compared."""
         first, last = self._first, self._last
         points = [first]
         for k in range(self._low, self._high + 1):

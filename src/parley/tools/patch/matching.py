@@ -258,8 +258,8 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
 
 
 def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
-    """Apply the lines of a chunk to the file at the position `at`. Return the new lines, and the position after the
-    lines of the file that they replace. `old` contains all lines of the file.
+    """Apply the lines of a chunk to the file at the position `at`. Return the new lines, and the position in the
+    file after the replaced lines. `lines` are the lines of the chunk, and `old` contains all lines of the file.
     """
     new: list[str] = []
     for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):

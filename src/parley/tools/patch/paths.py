@@ -129,8 +129,7 @@ class PathResolver:
                 )
 
     def _refuse_through_hidden(self, path: str, failure: str) -> None:
-        """Check that a path does not lead through a hidden directory. `failure` is the text with which the error
-        begins.
+        """Check that a path does not lead through a hidden directory.
 
         Raises:
             PatchRefused: the path leads through a hidden directory. The error begins with the text `failure` and

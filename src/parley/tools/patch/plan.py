@@ -45,7 +45,9 @@ class Change(Struct, frozen=True, kw_only=True):
     after: bytes | None
     """The content after the change; None if the file is deleted."""
     mode: int | None
-    """The permissions of the file after the change; None for a new file."""
+    """The permissions of the file after the change. None for a new file, which gets the default permissions. For a
+    deleted file, the permissions before the change.
+    """
     move_to: str | None = None
     """The new absolute path of a moved file, without symbolic links; None if the file is not moved."""
     given_up_mode: int | None = None

@@ -151,8 +151,11 @@ class ServerPool:
 
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
-        """Start the servers that are not running, wait as `start` does, and yield a lease. The servers run at least
-        until the end of the `with` block.
+        """Start the servers that are not running, and yield a lease. The servers run at least until the end of the
+        `with` block.
+
+        Before the lease is yielded, wait for the servers that start for the first time. The maximum wait is the
+        time limit for one response plus `SLACK_SECONDS`, counted from the start of the last server.
 
         Raises:
             ShuttingDown: the pool is closed.

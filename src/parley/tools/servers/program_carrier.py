@@ -28,7 +28,7 @@ class ProgramCarrier:
     """Carries messages between a session and a running program. The carrier does not end the program."""
 
     def __init__(self, program: Program, session: Session, *, max_bytes: int, lost: Callable[[], None]) -> None:
-        """Begin to transfer messages. `session` handles the messages from the program. `max_bytes` is the maximum
+        """Begin to transfer messages. `session` receives the messages from the program. `max_bytes` is the maximum
         size, in bytes, of a message from the program. `lost` is called when the program ends or closes its output.
         """
         self._program, self._session, self._lost = program, session, lost
