@@ -5,7 +5,7 @@ placeholder is needed because a mount can cover only an existing directory.
 
 The last command that uses a placeholder removes it. A placeholder in use is locked (`flock`), so that several
 servers can share the placeholder. The kernel releases the locks of a killed process, so the next command can remove
-a placeholder that a killed server left behind.
+a placeholder of a killed server.
 """
 
 from __future__ import annotations

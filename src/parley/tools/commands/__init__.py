@@ -1,3 +1,3 @@
-"""Runs commands: determines their environment, starts them, and kills the processes that they leave behind."""
+"""Runs commands: determines their environment, starts them, and kills the remaining processes of ended commands."""
 
 __all__: list[str] = []

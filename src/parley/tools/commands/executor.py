@@ -2,7 +2,7 @@
 
 The executor owns the fork server, and limits how many commands are started at the same time. The executor does not
 change the output of commands. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` run in
-separate processes, which start the command and kill the processes that the command leaves behind.
+separate processes, which start the command, and kill its remaining processes when it ends.
 """
 
 from __future__ import annotations

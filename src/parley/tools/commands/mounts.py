@@ -55,7 +55,7 @@ milliseconds.
 """
 PAUSE_DIVISOR: Final = 4
 """The divisor for the pause between two checks of the mounts. The pause is the elapsed time divided by this number,
-so a check is late by at most a quarter of the elapsed time.
+so a check is late by at most a quarter of the elapsed time, or by the shortest pause if that is longer.
 """
 PAUSE_MILLISECONDS: Final = (1, 50)
 """The shortest and the longest pause between two checks of the mounts, in milliseconds."""

@@ -23,7 +23,7 @@ from parley.wire.events import OutputStream
 __all__ = ["RunningCommand"]
 
 READ_BYTES: Final = 64 * 1024
-"""The maximum number of bytes in one read. This is the capacity of a pipe."""
+"""The maximum number of bytes in one read of a command's output. The number equals the capacity of a pipe."""
 KILL_SECONDS: Final = 2.0
 """The maximum time, in seconds, that a supervisor may take to kill all processes of its command. A supervisor
 usually needs milliseconds, and less than a second for a thousand processes.

@@ -1,4 +1,4 @@
-"""The supervisor: the process that starts one command and kills all processes that the command leaves behind.
+"""The supervisor: the process that starts one command, and kills its remaining processes when the command ends.
 
 This module imports only the standard library, because the fork server loads it. The supervisor is a subreaper: a
 process of the command whose parent has ended becomes a child of the supervisor. When all of the command's processes

@@ -29,7 +29,7 @@ log: Final = logging.getLogger(__name__)
 
 START_DIRECTORY: Final = "/"
 """The working directory of a program if the settings do not name a directory. Parley's own working directory is not
-used. It may be a project to which commands write, and many programs load modules or settings from their working
+used, because it may be a project to which commands write. Many programs load modules or settings from their working
 directory.
 """
 
