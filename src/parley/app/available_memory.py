@@ -103,7 +103,9 @@ def _control_groups() -> tuple[str, ...]:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None if the file cannot be read or contains no number, such as `max`."""
+    """Return the number in a file. Return None if the file cannot be read, or contains a word such as `max` instead
+    of a number.
+    """
     try:
         with open(path, "rb") as file:
             return int(file.read())

@@ -42,8 +42,10 @@ class CollectorSession(requests.Session):
 
 
 def _authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Add the user name and the password in the URL, if there are any. `requests` omits them if a session has a
-    function for the authorization.
+    """Add an `Authorization` header with the user name and the password in the URL of the request, and return the
+    request. Do nothing if the URL contains neither.
+
+    `requests` does not add this header itself if the session has a function for the authorization.
     """
     user, password = get_auth_from_url(request.url or "")
     return HTTPBasicAuth(user, password)(request) if user or password else request

@@ -74,8 +74,8 @@ class Deliveries(Generic[K, T]):
             self._tasks[key] = asyncio.get_running_loop().create_task(self._deliver(key))
 
     async def close(self, *, seconds: float = DRAIN_SECONDS) -> None:
-        """Wait until the attempts in progress have ended, for at most `seconds` and at most `DRAIN_SECONDS`.
-        Discard all other notifications.
+        """Wait until the attempts in progress have ended, and discard all other notifications. Wait at most
+        `seconds` or `DRAIN_SECONDS`, whichever is less.
         """
         self._closed = True
         for key in self._delayed:

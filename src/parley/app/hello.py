@@ -22,7 +22,7 @@ than any environment. A longer first line of a connection is therefore the first
 
 
 class Hello(Struct):
-    """The first line that a relay sends, or the first line of a connection with a request about the server."""
+    """The first line of a connection from a relay, or from a process that sends a request about the server."""
 
     parley: str
     """`relay`, or the name of a request about the server, such as `status`."""
@@ -59,7 +59,8 @@ async def read_first_line(channel: socket.socket) -> tuple[bytes, bytes]:
 
 
 def decode_hello(line: bytes) -> Hello | None:
-    """Decode a hello or a request about the server; return None for the first message of an ordinary MCP client.
+    """Decode the first line of a connection: the hello of a relay, or a request about the server. Return None if
+    the line is the first message of an ordinary MCP client.
 
     The standard library decodes the line, because environment variables may contain bytes that are not UTF-8.
 

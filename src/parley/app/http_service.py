@@ -238,13 +238,13 @@ class HttpService:
         )
 
     def stop_accepting_clients(self) -> None:
-        """Accept no more clients. A node still accepts connections from other nodes, because the other nodes may
+        """Stop accepting clients. A node still accepts connections from other nodes, because the other nodes may
         follow the turns that this node is running.
         """
         self._endpoint.refuse_new_clients()
 
     def stop_accepting(self) -> None:
-        """Accept no more connections. Open connections continue."""
+        """Stop accepting connections. Open connections continue."""
         self._listener.stop_accepting()
         for task in self._keeping:
             task.cancel()  # the task must end before the store is closed

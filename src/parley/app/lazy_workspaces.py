@@ -27,7 +27,7 @@ class LazyWorkspaces:
         *,
         node: Callable[[], str | None],
     ) -> None:
-        """Store the arguments. They are passed to `GitWorktrees` after the import."""
+        """Store the arguments with which `GitWorktrees` is created later."""
         self._commands, self._settings, self._environ, self._node = commands, settings, environ, node
 
     @cached_property

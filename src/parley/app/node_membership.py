@@ -137,7 +137,7 @@ class NodeMembership:
         self._missing = await asyncio.to_thread(_missing, roots)
 
     def drain(self) -> None:
-        """Begin no more turns on this node, and announce this to the other nodes."""
+        """Stop starting turns on this node, and announce to the other nodes that this node starts no turns."""
         self.is_draining = True
         self._store.announce_load()
 

@@ -60,11 +60,11 @@ _ATTRIBUTES: Final = {
     "error": "error.type",
     "first_seconds": "gen_ai.response.time_to_first_chunk",
 }
-"""Maps fields of an operation to the names of span attributes. The attribute of any other field is called `parley.`
-followed by the name of the field.
+"""A mapping from fields of an operation to the names of span attributes. The attribute of any other field is called
+`parley.` followed by the name of the field.
 """
 _OPERATIONS: Final = {"turn": "invoke_agent", "model_request": "chat", "tool_call": "execute_tool"}
-"""Maps the names of operations to values of the attribute `gen_ai.operation.name`."""
+"""A mapping from the names of operations to values of the span attribute `gen_ai.operation.name`."""
 _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
 
 
@@ -89,7 +89,7 @@ def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetri
 
 
 def _is_on(environ: Mapping[str, str], signal: str) -> bool:
-    """Return whether the environment variables enable the signal `TRACES` or `METRICS`."""
+    """Return whether the variables in `environ` enable `signal`, which is `TRACES` or `METRICS`."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
@@ -101,7 +101,9 @@ def _is_on(environ: Mapping[str, str], signal: str) -> bool:
 
 
 class OpenTelemetry:
-    """Sends traces and metrics. If traces are sent, the object is an observer of the telemetry."""
+    """Sends traces, metrics or both to an OpenTelemetry collector. If traces are enabled, the instance observes the
+    telemetry of this process.
+    """
 
     def __init__(self, environ: Mapping[str, str], metrics: ServerMetrics | None, *, has_traces: bool) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -237,7 +239,8 @@ class OpenTelemetry:
     async def close(self, *, seconds: float) -> None:
         """Stop observing the telemetry, and send the remaining traces and metrics.
 
-        This takes at most `seconds`, and at most `CLOSE_SECONDS`.
+        The method returns after at most `seconds` or `CLOSE_SECONDS`, whichever is less. Data that has not been
+        sent by then is discarded.
         """
         telemetry.remove(self)
         telemetry.takes_parents = False

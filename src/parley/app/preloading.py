@@ -1,5 +1,5 @@
-"""Imports all modules that a server may need, before a command can change the files of these modules. By default,
-most modules are imported when they are first used.
+"""Imports all modules that a server may need, before a command can change the files of these modules. Otherwise,
+Parley would import most of these modules only when they are first used.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ may load the model first.
 MAX_OUTPUT_TOKENS: Final = 64
 """The maximum number of tokens in the response, for APIs that require a limit."""
 MAX_NAMED: Final = 5
-"""The maximum number of models that an explanation names."""
+"""The maximum number of models that the explanation of a failed check names."""
 
 REQUEST: Final = ModelRequest(
     instructions="Answer with the word ok.", context=(), history=(UserItem((TextItem(text="Say ok."),)),)

@@ -140,7 +140,7 @@ class PushSender:
             log.exception("browsers are not notified")
 
     async def close(self, *, seconds: float) -> None:
-        """Wait for the attempts in progress for at most `seconds`, and discard all other messages."""
+        """Wait at most `seconds` until the attempts in progress have ended, and discard all other messages."""
         await self.deliveries.close(seconds=seconds)
 
     async def _sender_key(self) -> SenderKey | None:

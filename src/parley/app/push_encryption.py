@@ -47,7 +47,7 @@ class SenderKey:
     """
 
     def __init__(self, key: bytes) -> None:
-        """Derive the key from `key`, the key of the home."""
+        """Derive the sender key from `key`, the secret key of the home."""
         from cryptography.hazmat.primitives.asymmetric import ec
 
         digest = hmac.new(key, _KEY_LABEL, hashlib.sha512).digest()
@@ -85,7 +85,7 @@ def is_public_key(point: bytes) -> bool:
 
 
 def encrypted(message: bytes, *, receiver: bytes, secret: bytes) -> bytes:
-    """Return a message for one browser, encrypted with the content encoding `aes128gcm`.
+    """Return `message`, encrypted for one browser with the content encoding `aes128gcm`.
 
     `receiver` is the public key of the browser, and `secret` is its authentication secret.
     """

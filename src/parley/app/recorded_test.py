@@ -172,7 +172,7 @@ async def replies_in_log(store: Store, named: str, settings: Iterable[Settings])
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """A message and the replies to it. Each reply except the last one contains tool calls."""
+    """A message and the replies to it. Each reply except the final reply contains tool calls."""
 
     message: str
     replies: list[Reply]
@@ -198,7 +198,10 @@ def _joined(replies: Iterable[Reply]) -> Iterator[Reply]:
 
 
 def _turns(replies: Iterable[Reply]) -> list[Turn]:
-    """Return the turns into which a server would divide the replies if a model gave these replies."""
+    """Group the replies into turns. A turn ends with its first reply that contains no tool calls or has failed.
+
+    If the last turn has no such reply, add a reply with the text `END`.
+    """
     turns: list[Turn] = []
     for reply in _joined(replies):
         if turns and turns[-1].replies[-1].has_calls and turns[-1].replies[-1].failure is None:

@@ -227,8 +227,8 @@ class Resident:
         return why_not_node(self._server.loader) or "it does not serve HTTP"
 
     def _node_fault(self) -> str | None:
-        """Return the reason why the server is not a node, although the settings of nodes or a token of the nodes
-        are set. Return None if the server is a node, or if neither is set.
+        """Return the reason why the server is not a node, although node settings or a node token are configured.
+        Return None if the server is a node, or if neither is configured.
         """
         loader = self._server.loader
         is_meant = loader.node_settings() != NodeSettings() or loader.node_token() is not None
@@ -280,7 +280,7 @@ class Resident:
             stopped.cancel()
 
     def stop_listening(self) -> None:
-        """Accept no more connections on the Unix sockets. Open connections continue, and HTTP is not affected."""
+        """Stop accepting connections on the Unix sockets. Open connections continue, and HTTP is not affected."""
         if self._sockets is not None:
             self._sockets.close()
 

@@ -59,7 +59,7 @@ class ResidentSockets:
         self._look = self._look_later()
 
     def close(self) -> None:
-        """Accept no more connections. Open connections continue."""
+        """Stop accepting connections. Open connections continue."""
         if self._look is not None:
             self._look.cancel()
         for listener in self._listeners:

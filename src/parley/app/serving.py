@@ -170,8 +170,11 @@ class Server:
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:
-        """Do the work that is postponed until after the first response to a client, so that the server starts
-        faster.
+        """Prepare the process and schedule the loading of the HTTP library. Unless the server is resident, also log
+        the unknown keys in config.toml.
+
+        The server calls this method after the first response to a client, so that this work does not delay the
+        response.
         """
         self._prepare_process()
         if self._warming is None:
@@ -204,8 +207,9 @@ class Server:
             self._otel = open_telemetry(self._environ, self.metrics)
 
     def metrics(self, clients: Callable[[], int] | None = None) -> ServerMetrics:
-        """Return the metrics of this server. The first call begins to collect them. `clients` returns the number of
-        connected clients; by default, the clients of the server core are counted.
+        """Return the metrics of this server. The collection of the metrics begins with the first call of this
+        method. `clients` returns the number of connected clients; by default, the clients of the server core are
+        counted.
         """
         if self._metrics is None:
             from parley.app.metrics import ServerMetrics
@@ -338,8 +342,8 @@ def _take_signals(transport: DescriptorTransport, conversations: ConversationReg
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
     If stdin is not a terminal, SIGINT also shuts the server down, because Claude Code sends SIGINT to stop its
-    servers. On a terminal, SIGINT interrupts the running turns. It shuts the server down if no turns are running,
-    or if the previous SIGINT arrived less than `SECOND_INTERRUPT_SECONDS` before.
+    servers. On a terminal, SIGINT interrupts the running turns. But SIGINT shuts the server down if no turns are
+    running, or if the previous SIGINT arrived less than `SECOND_INTERRUPT_SECONDS` before.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)

@@ -177,7 +177,7 @@ def http_address(loader: Loader) -> str | None:
 
 
 def page_address(loader: Loader) -> str | None:
-    """Return the URL of the web page; None if `http_address` returns None.
+    """Return the URL of the web page; None if the URL of the HTTP server is unknown.
 
     Raises:
         ConfigError: the settings cannot be read.

@@ -93,7 +93,7 @@ class WebhookSender:
         self.deliveries.put(conversation_id, notification)
 
     async def close(self, *, seconds: float) -> None:
-        """Wait for the attempts in progress for at most `seconds`, and discard all other notifications."""
+        """Wait at most `seconds` until the attempts in progress have ended, and discard all other notifications."""
         await self.deliveries.close(seconds=seconds)
 
     def _webhook(self) -> Webhook | None:

@@ -150,8 +150,8 @@ class Connection:
 
     @property
     def repeats_texts(self) -> bool:
-        """True if the transport uses HTTP. The server may then send the text of an unfinished item again from its
-        beginning.
+        """True if the server may send the text of an unfinished item again from its beginning, because the
+        transport sends each request separately over HTTP.
         """
         return self._separate is not None
 
@@ -203,7 +203,9 @@ class Connection:
         progress_token: RequestId | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a `tools/call` request. The result of the returned call is encoded JSON."""
+        """Send a `tools/call` request. The result of the returned call is encoded JSON. With a `progress_token`,
+        the server sends progress notifications for the call. `on_result` has the same meaning as for `request`.
+        """
         meta = UNSET if progress_token is None else RequestMeta(progress_token=progress_token)
         params = CallToolParams(name=tool, arguments=Raw(encode(arguments)), meta=meta)
         return self.request(CallToolParams.METHOD, params, name=tool, on_result=on_result)
@@ -389,8 +391,9 @@ class Connection:
         """Reconnect. Repeat failed attempts until `reconnect_seconds` have passed, and then end the connection. If
         the server refuses the client permanently, end the connection immediately.
 
-        The time continues if the connection is lost again before the server has sent a result, except after
-        `STABLE_SECONDS`.
+        The period of `reconnect_seconds` begins when the connection is lost. If a restored connection is lost
+        again, a new period begins only if the server has responded to a request, or if the connection was restored
+        at least `STABLE_SECONDS` ago.
         """
         assert isinstance(self._transport, RestartableTransport)
         now = asyncio.get_running_loop().time()

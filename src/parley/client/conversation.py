@@ -39,8 +39,8 @@ class ReadEvent(NamedTuple):
     seq: Seq
     msg: Event
     offset: int | None = None
-    """If the event contains a part of a command's output, the byte offset of this part in the whole output;
-    otherwise None.
+    """The offset, in bytes, at which the event's piece of command output begins in the whole output; None if the
+    event contains no command output.
     """
     at: str | None = None
     """The time at which the event was stored, in ISO 8601 format; None if `read` was called without `times`."""

@@ -131,7 +131,9 @@ class Reader:
     # --- called by the feed --------------------------------------------------------------
 
     def begin_at(self, after: Seq) -> None:
-        """Set the position at which a reader of the latest events begins."""
+        """Set the position of a reader of the latest events. The reader begins with the first event after the
+        position `after`.
+        """
         self.after, self.last = after, None
 
     def join(self, events: Iterable[StreamEvent]) -> None:
@@ -249,7 +251,9 @@ class Feed:
                 self._joining = None
 
     def _arguments_for(self, reader: Reader) -> dict[str, int]:
-        """Return the arguments of `conversationStream` for a reader."""
+        """Return the arguments of `conversationStream` for a stream with all events that `reader` and the readers
+        that have already joined need.
+        """
         arguments = {"exclusive": True} if reader.exclusive else {}
         if reader.last is not None:
             return {"last": reader.last, **arguments}
@@ -258,10 +262,9 @@ class Feed:
         return {"after": after, **arguments}
 
     async def _find_last(self, reader: Reader) -> None:
-        """Determine the position at which a reader of the latest events begins.
+        """Find the position before the latest events that `reader` requests, and store this position in `reader`.
 
-        The position is needed to open a new stream that begins early enough for this reader and for the other
-        readers.
+        The position is needed to open a new stream that begins early enough for `reader` and for the other readers.
         """
         assert reader.last is not None
         arguments = {"conversation_id": self.conversation_id, "before": BEYOND_END, "limit": max(1, reader.last)}
@@ -451,7 +454,7 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield the events that the readers do not have yet, and mark them as live. If the readers already have the
+        """Yield the events that the readers do not have yet, as live events. If the readers already have the
         beginning of a delta, yield only the remaining part of the delta.
         """
         for event in events:

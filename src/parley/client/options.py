@@ -31,8 +31,8 @@ class SendOptions(Overrides, total=False):
     """The optional arguments of `Conversation.send`."""
 
     delivery: MessageDelivery
-    """While a turn is running, "join" passes the message to that turn, and "queue" keeps the message until the turn
-    has ended. The default is "join".
+    """The way in which the server delivers the message while a turn is running: "join" passes the message to that
+    turn, and "queue" keeps the message until the turn has ended. The default is "join".
     """
     output_schema: dict[str, Any]
     """A JSON Schema for the agent's text in the turn that the message begins."""

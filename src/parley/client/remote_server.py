@@ -183,7 +183,7 @@ class _Receiver:
     """
 
     limit: int | None = MAX_MESSAGE_BYTES
-    """The maximum size of a message, in bytes."""
+    """The maximum size of a message, in bytes; None means no limit."""
 
     def __init__(self, server: RemoteServer) -> None:
         self._server: RemoteServer | None = server

@@ -78,7 +78,8 @@ class ResidentSocket:
         self._hello = encode_line(RELAY, env=env, cwd=directory, overrides=list(self.overrides))
 
     async def restart(self) -> None:
-        """Reconnect after the end of the connection, with the same hello.
+        """Reconnect after the end of the connection. The first line of the new connection (the hello) is the same
+        as before.
 
         Raises:
             OSError: as for `start`.

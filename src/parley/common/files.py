@@ -15,8 +15,8 @@ from typing import BinaryIO, Final, NamedTuple
 __all__ = ["INVALID_PATH", "FileVersion", "file_version", "open_file", "read_file", "read_now"]
 
 SETTLED_SECONDS: Final = 1.0
-"""The number of seconds after a change in which a file has no version. It is longer than a tick of the
-kernel's clock, because a file has the same timestamps after two changes in one tick.
+"""The number of seconds for which a file has no version after a change. The time is longer than a tick of the
+kernel's clock, because two changes within one tick give a file the same timestamps.
 """
 
 INVALID_PATH: Final = "not a valid file path"

@@ -17,13 +17,15 @@ continue.
 
 
 class _Shortened:
-    """The contexts of `short_switch_interval` that are open, in all threads."""
+    """The number of `short_switch_interval` blocks that are running in all threads, with the switch interval to
+    restore.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.count = 0
         self.before = 0.0
-        """The switch interval before the first of these contexts was entered, in seconds."""
+        """The switch interval before the first of these blocks began, in seconds."""
 
 
 _shortened: Final = _Shortened()
@@ -32,7 +34,7 @@ _shortened: Final = _Shortened()
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
     """Let a waiting thread get the interpreter lock after `SWITCH_SECONDS` inside the `with` block. Several threads
-    may be in such a block at the same time; the last one restores the switch interval.
+    may run such blocks at the same time. The switch interval is restored when no such block is running.
     """
     with _shortened.lock:
         if not _shortened.count:

@@ -47,7 +47,7 @@ class Challenge(NamedTuple):
 
 
 def _bytes(text: str) -> bytes:
-    """Return `text`, which may come from a header, as the bytes of the header. These bytes may be invalid UTF-8."""
+    """Encode `text` as UTF-8. A lone surrogate, which represents an invalid byte of a header, becomes this byte."""
     return text.encode(errors="surrogateescape")
 
 

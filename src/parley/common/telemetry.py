@@ -45,21 +45,23 @@ class Operation:
 
 
 class Observer(Protocol):
-    """Receives reports. Its methods must not raise errors and must not wait."""
+    """Receives the reports of a `Telemetry`. The methods of an observer must not raise errors and must not wait."""
 
     wants_content: bool
-    """True if the observer asks for the content of operations."""
+    """True if the observer asks for the text of messages and the arguments of tool calls."""
 
     def started(self, operation: Operation) -> None: ...
 
     def ended(self, operation: Operation) -> None: ...
 
     def noted(self, name: str, fields: dict[str, Any]) -> None:
-        """Handle the event `name`, which has no duration."""
+        """Receive the report of the event `name`, which has no duration. `fields` describes the event."""
         ...
 
     def measured(self, name: str, seconds: float, outcome: str) -> None:
-        """Handle the duration of an operation that is too frequent to be reported with fields."""
+        """Receive the duration of an operation, in seconds. Operations of this kind are too frequent to be reported
+        with fields.
+        """
         ...
 
 
@@ -192,4 +194,4 @@ class Telemetry:
 
 
 telemetry: Final = Telemetry()
-"""The object through which all modules of this process report."""
+"""The object to which all modules of this process report operations, events and durations."""

@@ -70,5 +70,7 @@ async def parley_process(
 
 @_async_fixture
 async def parley_server(parley_process: Callable[..., Awaitable[ParleyProcess]]) -> ParleyProcess:
-    """Return a server with a client. The server uses `parley_server.model` over the chat API."""
+    """Return a server with a client. The server uses the scripted model `parley_server.model` over the Chat
+    Completions API.
+    """
     return await parley_process()

@@ -114,8 +114,8 @@ class ScriptedModel:
         self.says(Data(data), *then)
 
     def deltas(self, number: int, text: str = "abcdefgh") -> None:
-        """Queue a reply that consists of the delta `text`, `number` times. The deltas are sent as fast as the
-        client reads them.
+        """Queue a reply in which the delta `text` is sent `number` times. The deltas are sent as fast as the client
+        reads them.
         """
         self.queue(Bulk(deltas=number, text=text))
 

@@ -53,8 +53,8 @@ class RawBody(Struct, frozen=True, kw_only=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
-    """A complete reply that consists of the delta `text`, `deltas` times. Each delta is a separate chunk. The
-    deltas are sent as fast as the client reads them.
+    """A complete reply in which the delta `text` is sent `deltas` times. Each delta is a separate chunk. The deltas
+    are sent as fast as the client reads them.
     """
 
     deltas: int

@@ -90,7 +90,7 @@ def limit_names(kind: type[Struct]) -> Callable[[str], None]:
 
     The names in the schema of `kind` are known, in any accepted spelling. The function raises `BadArguments` for an
     unknown name that is too long, and if there are too many names or too many unknown names. The function sees
-    only names, so it counts an unknown name even if the value of the argument is null. `respelled` does not.
+    only names, so it also counts unknown arguments whose value is null. `respelled` does not count such arguments.
     """
     spellings = _spellings(kind)
     names, unknown = 0, set[str]()

@@ -31,7 +31,7 @@ whole into generic dicts and lists.
 """
 
 OUTLINE_BYTES: Final = 64 * 1024
-"""The maximum size, in bytes, of a value that an error message about large arguments decodes completely."""
+"""The maximum size, in bytes, of a value that is decoded completely for an error message about large arguments."""
 
 MAX_CONFIG_VALUES: Final = 10_000
 """The maximum number of values in an object without a schema, such as `config`, in large arguments. Each value

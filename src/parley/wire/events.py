@@ -415,10 +415,12 @@ class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settle
 
 
 class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
-    """Reports that the agent is waiting for a decision whether the turn may exceed a limit from `[limits]`."""
+    """Reports that the agent is waiting for a decision about whether the turn may exceed a limit. The section
+    `[limits]` of the settings contains the limits.
+    """
 
     limit: str
-    """The name of the limit in `[limits]`."""
+    """The name of the limit in the section `[limits]` of the settings."""
     used: int
     """The amount that was used, in the unit of the limit. Costs are in millionths of the currency of the prices."""
     allowed: int

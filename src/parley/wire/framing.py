@@ -123,7 +123,7 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """Return the line `frame` as an `Overlong` with the reason `why`. If it is already an `Overlong`, return it
-    unchanged.
+    """Return an `Overlong` with the beginning and the end of the line `frame`, and with the reason `why`. If
+    `frame` is already an `Overlong`, return `frame` unchanged.
     """
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)

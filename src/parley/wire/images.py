@@ -127,8 +127,8 @@ _MAX_CHUNKS: Final = 64
 colours and metadata.
 """
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
-"""Maps the name of each kind of WebP chunk that contains pixels to the offset and the bytes of a marker in the
-chunk.
+"""A mapping from the name of each kind of WebP chunk that contains pixels to the offset and the bytes of a marker
+in the chunk.
 """
 
 

@@ -161,7 +161,9 @@ tasks are an extension.
 """
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
-"""The server's capabilities for clients at protocol version 2025-06-18 and older, as Codex announces them."""
+"""The server's capabilities for clients at protocol version 2025-06-18 and older. The MCP server of Codex announces
+the same capabilities.
+"""
 
 
 class InitializeResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -252,7 +254,9 @@ class CallToolParams(Struct, frozen=True, kw_only=True):
     request_state: Any | UnsetType = msgspec.field(default=UNSET, name="requestState")
     meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
     task: Any | UnsetType = UNSET
-    """A `TaskRequest`. Clients at protocol version 2025-06-18 and older may send any value."""
+    """A `TaskRequest`, which requests that the call runs as a task. Clients at protocol version 2025-06-18 and
+    older may send any value.
+    """
 
 
 class TextContent(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):

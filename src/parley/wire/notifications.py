@@ -116,8 +116,8 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         NOT_SENT: "not_sent",
         NOT_OPEN: "not_open",
     }
-    """Maps each reason that is a constant of this class to its code. If a stream ends because of an error, the
-    error code is sent instead.
+    """A mapping from each reason that is a constant of this class to its code. If a stream ends because of an
+    error, the error code is sent instead.
     """
 
     @classmethod

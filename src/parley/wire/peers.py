@@ -1,9 +1,10 @@
 """The protocol between processes that share a home directory, and between nodes: JSON-RPC with its own methods.
 
 A process that needs a conversation sends `parley/follow` to the owner, which is the process that is running a turn
-of the conversation. The owner then sends every entry and delta after a position, in order, until the turn ends. The
-following process sends messages, answers to approvals, and interrupts over the same connection. Each of these
-requests names its principal, unless a process with an earlier version of Parley sent the request.
+of the conversation. The owner then sends every entry and delta after a position, in order, until the turn ends.
+Over the same connection, the process that sent `parley/follow` sends messages, answers to approvals, and
+interrupts. Each of these requests names its principal, unless a process with an earlier version of Parley sent the
+request.
 """
 
 from __future__ import annotations
@@ -98,12 +99,12 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """True if a client of the following process can be asked whether a turn may exceed a limit, or if all clients
-    of the following process know the event `limit_reached`. The name of the field is part of the protocol and
-    cannot be changed.
+    """True if a client of the sending process can be asked whether the turn may exceed a limit, or if every client
+    of this process that reads the conversation and may interrupt the turn knows the event `limit_reached`. The name
+    of the field is part of the protocol and cannot be changed.
     """
     may_end_at_limit: bool = True
-    """True if a client of the following process may answer approvals but does not know the event `limit_reached`.
+    """True if a client of the sending process may answer approvals but does not know the event `limit_reached`.
     The turn may then end at a limit without an approval.
     """
 
@@ -155,7 +156,9 @@ class Enqueue(Struct, frozen=True, kw_only=True):
     wanted: dict[str, Any] | None = None
     principal: PrincipalRef | None = None
     is_limited: bool = False
-    """True if the principal has a role below admin; see `Submit`."""
+    """True if the principal has a role below admin. The message must then not make the settings of the conversation
+    less strict.
+    """
 
 
 class EditQueued(Struct, frozen=True, kw_only=True):
@@ -168,7 +171,9 @@ class EditQueued(Struct, frozen=True, kw_only=True):
     content: tuple[InputItem, ...]
     principal: PrincipalRef | None = None
     is_limited: bool = False
-    """True if the principal has a role below admin; see `Submit`."""
+    """True if the principal has a role below admin. The principal must then not edit a message that contains
+    settings of another principal.
+    """
 
 
 class RemoveQueued(Struct, frozen=True, kw_only=True):
@@ -232,8 +237,8 @@ class InterruptTurn(Struct, frozen=True, kw_only=True):
     running turn.
     """
     messages: tuple[MessageId, ...] = ()
-    """The ids of messages that the sending process has submitted without a response so far. The turn is also
-    interrupted if it accepted one of these messages.
+    """The ids of the messages that the sending process has submitted and for which it has no response yet. The
+    running turn is interrupted if it has accepted one of these messages, even if `event_id` is another id.
     """
     principal: PrincipalRef | None = None
 
@@ -249,7 +254,7 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
 class ContinueTurn(Struct, frozen=True, kw_only=True):
     """Begins a turn without a message, after a turn that was interrupted or failed. The result is `Submitted`. A
-    node sends this request only in `Place`.
+    node sends this request only as the content of a `Place` request.
     """
 
     METHOD: ClassVar = "parley/continue"
@@ -260,7 +265,7 @@ class ContinueTurn(Struct, frozen=True, kw_only=True):
 
 class CompactHistory(Struct, frozen=True, kw_only=True):
     """Begins a turn that replaces the history with a summary. The result is an empty object. A node sends this
-    request only in `Place`.
+    request only as the content of a `Place` request.
     """
 
     METHOD: ClassVar = "parley/compact"

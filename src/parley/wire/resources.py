@@ -113,7 +113,7 @@ class ResourceListChanged(Struct, frozen=True):
 
 
 class ConversationsDocument(Struct, frozen=True, kw_only=True):
-    """The content of the resource `parley://conversations`."""
+    """The content of the resource `parley://conversations`: the conversations with the latest activity."""
 
     conversations: tuple[ConversationSummary, ...]
     more: bool
@@ -123,7 +123,7 @@ class ConversationsDocument(Struct, frozen=True, kw_only=True):
 
 
 class AttentionDocument(Struct, frozen=True, kw_only=True):
-    """The content of the resource `parley://attention`."""
+    """The content of the resource `parley://attention`: conversations that need a person's attention."""
 
     conversations: tuple[AttentionItem, ...]
     more: bool
@@ -136,7 +136,7 @@ class EventInDocument(Struct, frozen=True, kw_only=True):
 
 
 class ConversationDocument(Struct, frozen=True, kw_only=True):
-    """The content of the resource `parley://conversations/{id}/json`."""
+    """The content of the resource `parley://conversations/{id}/json`: one conversation with its events."""
 
     conversation_id: str
     title: str

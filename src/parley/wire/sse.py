@@ -33,7 +33,8 @@ LARGE_BYTES: Final = 64 * 1024
 
 ERROR_LINES: Final = (b"event: error", b"event:error")
 NAME_BYTES: Final = 13
-"""The minimum size, in bytes, of a line that is too long to be one of `ERROR_LINES`, which name an event `error`.
+"""One more than the length in bytes of the longest line in `ERROR_LINES`. Longer lines are not compared with
+`ERROR_LINES`.
 """
 
 MAX_RETRY_DIGITS: Final = 9
@@ -164,8 +165,8 @@ class ErrorData(bytes):
 class DataFramer:
     r"""Splits the byte stream of a model response into the data of its events.
 
-    The data of an event with the name `error` is an `ErrorData`. All fields except `data` and this name are
-    ignored.
+    If the field `event` of an event has the value `error`, the data of this event is an `ErrorData`. Other values
+    of this field are ignored, and so are all fields except `event` and `data`.
 
     Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is discarded. The run
     time is linear in the number of bytes, for chunks of any size.

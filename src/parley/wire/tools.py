@@ -165,7 +165,7 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     Code, notes about actions that were not performed and about an earlier turn may follow.
     """
     message: str
-    """The same text as `content`, without the notes."""
+    """The agent's last message, or the reason why the turn failed, without the notes that `content` may contain."""
     reason: TurnEndReason | UnsetType = UNSET
     """The reason why the turn ended; missing while the turn is waiting for an approval."""
     code: str | UnsetType = UNSET
@@ -730,8 +730,8 @@ class SettingsListResult(Struct, frozen=True, kw_only=True):
     profiles: tuple[ListedProfile, ...]
     cwd: str
     roots: tuple[str, ...]
-    """The value of `cwd` must be in one of these directories. If the list is empty, an admin may choose any
-    directory, and other clients may choose only the default directory.
+    """The directories in which the working directory of a conversation must be. If the list is empty, an admin may
+    choose any directory, and other clients may choose only the default directory.
     """
     approval_policy: ApprovalPolicy
     approval_policies: tuple[ApprovalPolicy, ...]

@@ -39,8 +39,8 @@ async def migrate_home(
     conversations and tokens. The home is not changed.
 
     A migration that was interrupted continues with the first conversation that the database lacks. `report` is
-    called before each conversation and after the last one. Its arguments are the number of conversations that are
-    already in the database and the number of conversations in the home.
+    called before each conversation is copied, and again after all conversations have been copied. Its arguments are
+    the number of conversations that are already in the database and the number of conversations in the home.
 
     Raises:
         BadHome: a server is using the home, the home has no conversations, or the database is not empty.
@@ -93,7 +93,7 @@ def _listening(home: str) -> str | None:
 
 
 async def _listed(store: SqliteStore) -> AsyncIterator[ConversationListing]:
-    """Yield all conversations in the store, beginning with the latest activity."""
+    """Yield all conversations in the store. The conversation with the latest activity is first."""
     query = Query(archived=None, limit=500)
     while True:
         page = await store.find(query)

@@ -31,7 +31,9 @@ _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 
 
 class Repaired(NamedTuple):
-    """The numbers of conversations that were copied completely, were copied in part, and could not be copied."""
+    """The result of a repair: how many conversations were copied completely (`whole`), in part (`partial`), or not
+    at all (`lost`).
+    """
 
     whole: int
     partial: int
