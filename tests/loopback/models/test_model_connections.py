@@ -189,6 +189,18 @@ async def test_a_compressed_answer_is_read(caller: Caller) -> None:
     assert chunks[0] == TextDelta("Done")
 
 
+async def test_many_small_chunks_arrive_whole_and_in_batches(caller: Caller) -> None:
+    # More bytes than the HTTP library buffers, so that it pauses and resumes the connection several times.
+    pieces = [f"{number:08d}" for number in range(20_000)]
+    async with Peer(streamed(*(chat_text(piece) for piece in pieces), CHAT_STOP, CHAT_END)) as peer:
+        batches = [batch async for batch in caller.model(peer).stream(REQUEST)]
+
+    chunks = [chunk for batch in batches for chunk in batch]
+    assert [chunk.text for chunk in chunks if isinstance(chunk, TextDelta)] == pieces
+    assert isinstance(chunks[-1], ResponseDone)
+    assert len(batches) < len(pieces) / 10
+
+
 async def test_cookies_are_not_kept(caller: Caller) -> None:
     greeting = Answer(WHOLE.raw.replace(b"200 OK\r\n", b"200 OK\r\nset-cookie: you=1\r\n"))
     async with Peer(greeting) as peer:
