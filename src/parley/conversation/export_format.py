@@ -2,8 +2,9 @@
 
 The file contains all entries, including images and command output, but without the content of session grants and of
 the queue (`log_queries.for_copy`). The functions that read a file check every line, because the entries become the
-log of a conversation. If a file is truncated, contradicts itself or was written by a newer version of Parley, they
-raise `BadFile` with the number of the line. This module does not access files; its callers read and write them.
+log of a conversation. These functions raise `BadFile` with the number of the line if the file is truncated,
+contradicts itself, or was written by a newer version of Parley. This module does not access files; its callers read
+and write them.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class TurnOutcome(Struct, frozen=True, kw_only=True):
 
 
 class SavedState(Struct, frozen=True, array_like=True):
-    """The state as stored in a checkpoint."""
+    """The projection `State`, as a checkpoint stores it."""
 
     phase: Phase
     inputs: dict[MessageId, Seq]
@@ -113,7 +113,9 @@ class SavedState(Struct, frozen=True, array_like=True):
 
 
 class State:
-    """The projection of the state of one conversation."""
+    """The projection of the current state of one conversation: its phase, its title, its last turn, and the
+    positions of its messages.
+    """
 
     __slots__ = (
         "_counter",

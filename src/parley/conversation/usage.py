@@ -47,7 +47,7 @@ class SavedUsage(Struct, frozen=True, array_like=True):
 
 
 class UsageTotals:
-    """The projection of the usage of one conversation."""
+    """The projection of the token usage, the costs and the tool calls of one conversation."""
 
     __slots__ = (
         "_asked_at",

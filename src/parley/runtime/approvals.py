@@ -125,9 +125,9 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which clients that do not follow the conversation may begin to follow
-        it. The time starts when a client's call begins to wait for the end of the turn. The value is 0 if no other
-        client could begin to follow the conversation.
+        """The time in seconds for which the open approval still waits for another client to follow the
+        conversation. The time starts when a client's call begins to wait for the end of the turn. The value is 0 if
+        no other client could begin to follow the conversation.
 
         If no client can be asked when the time is over, the setting `[approvals] when_nobody` determines whether
         the open approval is denied, is returned as the result of the call, or continues to wait.
@@ -372,7 +372,9 @@ class OpenApprovals:
             self.recheck()
 
     def refresh(self) -> None:
-        """Notify the clients that were sent an approval if another process has settled it. Then call `recheck`."""
+        """If another process has settled an approval, notify the clients to which this process sent the approval.
+        Then call `recheck`.
+        """
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:

@@ -87,8 +87,8 @@ class ConversationApprovals:
         self._approvals.register_reader(reader, client)
 
     def unregister_reader(self, reader: Hashable) -> None:
-        """Remove the registration of a reader's client. An approval that was already sent to the client is not
-        withdrawn.
+        """No longer count the client of a reader among the clients that determine how long an open approval waits.
+        An approval that was already sent to the client is not withdrawn.
         """
         self._approvals.unregister_reader(reader)
 

@@ -55,8 +55,9 @@ doubles the delay.
 """
 
 SILENCE_SECONDS: Final = 0.25
-"""The time, in seconds, from the deadline of a command to its failure if the store does not respond. While the
-store responds, the command continues to wait, and the store is checked again at intervals of the same length.
+"""A grace period in seconds: a command fails if the store still does not respond this long after the deadline of
+the command. While the store responds, the command continues to wait, and the store is checked again at intervals of
+the same length.
 """
 
 MAX_RETRY_SECONDS: Final = 30.0
@@ -82,8 +83,8 @@ class Mailbox:
 
         `placer` finds the node that runs a turn; None if this process is not a node. `continues_queue` is True if
         loading the conversation begins a turn with the next queued message. `is_store_silent` returns whether the
-        store has stopped responding; None if the store is on this computer. `draining` is set when this process
-        begins no more turns, and `closing` is set when the server begins to shut down.
+        store has stopped responding; None if the store is on this computer. After `draining` is set, this process
+        begins no more turns. `closing` is set when the server begins to shut down.
         """
         self._ownership, self._local, self._clock = ownership, local, clock
         self._draining, self._closing = draining, closing

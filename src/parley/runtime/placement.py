@@ -87,7 +87,9 @@ def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: 
 
 
 def _is_missing(node: Node, directory: WorkingDirectory) -> bool:
-    """Return whether a node announces roots that contain a directory, but none of these roots exists now."""
+    """Return whether `directory` is below a root that `node` announces, but every such root is currently missing on
+    that node.
+    """
     if directory.repository is not None or not node.roots:
         return False
     return not is_below_any(posixpath.normpath(directory.path), set(node.roots) - set(node.missing))

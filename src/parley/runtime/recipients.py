@@ -184,8 +184,10 @@ class Recipients:
 
         `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is True if a
         client can be asked about the limit, or if every client that is reading and may interrupt the turn knows the
-        event `limit_reached`. If `knows_limits` is False, an approval about a limit waits only if the setting
-        `[approvals] on_timeout` is `hold` and every client that may answer knows this event.
+        event `limit_reached`.
+
+        If `knows_limits` is False, the result for an approval about a limit is 0, with one exception: the setting
+        `[approvals] on_timeout` is `hold`, and every client that may answer knows the event.
         """
         is_held = approvals.on_timeout == "hold" and not self.may_end_at_limit
         if about_limit and not knows_limits and not is_held:

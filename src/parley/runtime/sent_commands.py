@@ -38,7 +38,7 @@ class SentCommands:
         return len(self._timers)
 
     def send(self, command: Command) -> None:
-        """Send a command to the owner. The next command does not wait for the response.
+        """Send a command to the owner without waiting for the response.
 
         Raises:
             OwnerUnresponsive: the deadline of the command has passed.

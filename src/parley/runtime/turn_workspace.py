@@ -1,4 +1,6 @@
-"""The worktree of one turn, which is prepared before the turn and saved before the end of the turn is stored."""
+"""The worktree of one turn. The worktree is prepared before the turn begins, and its changes are saved before the
+end of the turn is stored.
+"""
 
 from __future__ import annotations
 

@@ -258,8 +258,8 @@ class Dispatch:
         return call
 
     def resume_answered(self, request_id: RequestId) -> Call:
-        """Return a call for the earlier request with the id `request_id`, which already has a response. The client
-        can then still cancel the request.
+        """Return a call for the earlier request `request_id`, which has begun a stream and already has its
+        response. If the client cancels this request, the stream ends.
         """
         call = self.resume(request_id, self._reply)
         call.closed = True
@@ -349,8 +349,8 @@ class Dispatch:
             self._waiting.discard(task)
 
     def stop_waiting(self) -> None:
-        """Stop each handler for which a context manager of `waiting` is active. The other handlers finish their
-        requests.
+        """Stop each handler that only waits, that is, each handler inside the context manager `waiting`. The other
+        handlers finish their requests.
         """
         for task in self._waiting:
             task.cancel()

@@ -249,7 +249,9 @@ class ClientConnection:
         await self.out.flush()
 
     def remove(self) -> None:
-        """Remove all registrations of the client. Its turns continue."""
+        """Close the connection of the client, and remove the streams and callbacks of the client. Its turns
+        continue.
+        """
         self.session.leave()
         self.out.close()
         self._dispatch.stop_waiting()
@@ -273,7 +275,8 @@ class ServerCore:
 
     @property
     def shutdown_seconds_left(self) -> float:
-        """The time that is left for the shutdown, in seconds; `MAX_SHUTDOWN_SECONDS` before the shutdown."""
+        """The time in seconds that remains for the shutdown; `MAX_SHUTDOWN_SECONDS` if the shutdown has not begun.
+        """
         if self._ends_at is None:
             return MAX_SHUTDOWN_SECONDS
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())

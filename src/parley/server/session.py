@@ -53,7 +53,7 @@ class _SilentOutbox:
 
 
 class _SilentFrame:
-    """A message that is sent in parts, and whose parts are discarded."""
+    """An `OpenFrame` that discards all parts of its message."""
 
     closed = True
 
@@ -245,8 +245,8 @@ class Session:
     def for_request(self, context: RequestContext) -> Session:
         """Return a session that serves only one request at protocol version 2026-07-28.
 
-        Changes to the returned session do not affect later requests. The registrations of the returned session are
-        removed when the client leaves.
+        Changes to the returned session do not affect later requests. The streams and callbacks that are registered
+        with the returned session are removed when the client leaves.
         """
         session = Session(self.out, self._request_ids, self.loader, self.principal, connection=self._connection)
         session.version, session.features, session.initialized = MODERN_VERSION, context.features, True
@@ -332,11 +332,13 @@ class Session:
             self._connection.on_leave[owner] = undo
 
     def cancel_on_leave(self, owner: Hashable) -> None:
-        """Remove the callback of `on_leave` for `owner`, because `owner` has already removed its registrations."""
+        """Remove the callback that `on_leave` has stored for `owner`. Call this method after the streams and
+        callbacks of `owner` have been removed.
+        """
         self._connection.on_leave.pop(owner, None)
 
     def leave(self) -> None:
-        """Remove all registrations of the client. Its turns continue."""
+        """Remove the streams, subscriptions and callbacks of the client. Its turns continue."""
         connection = self._connection
         connection.has_left = True
         while connection.on_leave:

@@ -250,7 +250,7 @@ class _Stream:
             self._subscription.send_now()
 
     def end(self) -> None:
-        """Stop sending, and remove the registrations of the stream."""
+        """End the stream: stop sending, and remove the stream from its conversation."""
         self._ended = True
         self.call.finished()
         self.conversation.cancel_on_deleted(self)

@@ -36,7 +36,8 @@ class Subscription:
     """Sends the entries of a conversation to a client, beginning at a cursor, and asks the client to decide
     approvals.
 
-    `close` removes all registrations of the subscription. The session calls `close` when the client leaves.
+    `close` stops the subscription and removes its reader and callbacks. The session calls `close` when the client
+    leaves.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The tool call that the handler of a tool gets, with its sender and its response."""
+"""A tool call with its sender and its response, as the server passes it to the handler of the tool."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from parley.ports.tools import RunCommand
 __all__ = ["MAX_CHARACTERS", "MAX_COMMANDS", "commands_in", "is_safe"]
 
 MAX_CHARACTERS: Final = 16 * 1024
-"""The maximum length, in characters, of a script that is checked. A longer script is not safe. The limit is low
-because all clients wait while the event loop checks a script.
+"""The maximum length, in characters, of a script that is checked. A longer script is treated as unsafe. The limit
+is low because all clients wait while the event loop checks a script.
 """
 
 MAX_COMMANDS: Final = 100
