@@ -100,8 +100,8 @@ def request_retry(retrying: Retrying) -> RequestRetry:
 
 
 class _Stopwatch:
-    """Measures elapsed seconds with a clock that may be set back. The caller adds each delay to `waited`, and the
-    measured time is never less than `waited`.
+    """Measures elapsed seconds with a clock that may be set back during the measurement. Therefore, the caller adds
+    each of its delays to `waited`, and the measured time is never less than `waited`.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -189,7 +189,7 @@ def encode_piece(delta: Delta | OutputDelta) -> bytes:
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """Encode a delta of text as the event that clients get. The constant part of the event is already encoded,
+    """Encode a delta of text as the event that clients get. The constant part of the event is encoded in advance,
     because this function is called for each delta of a response.
     """
     return _DELTA_PREFIX[delta.item.type] + encode(delta.text) + b"}"

@@ -1,6 +1,6 @@
 """The queue of one conversation. Each queued message begins a turn when all earlier turns have ended.
 
-The queue is a projection: each entry updates it when it is appended. It contains the positions of messages, not
+The queue is a projection: each appended entry updates the queue. The queue contains the positions of messages, not
 their content.
 """
 

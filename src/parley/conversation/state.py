@@ -1,6 +1,6 @@
 """The state of a conversation, which is a projection of its log, and the table of transitions between its phases.
 
-Each entry updates the projection when it is appended.
+Each appended entry updates the projection.
 """
 
 from __future__ import annotations

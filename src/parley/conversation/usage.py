@@ -1,8 +1,8 @@
 """Counts the tokens, costs and tool calls in the log, and stores which limits a person has allowed the conversation
 to exceed.
 
-The usage is a projection: each entry updates it when it is appended. The module `agent/limits.py` compares the
-usage with the limits.
+The usage is a projection: each appended entry updates the usage. The module `agent/limits.py` compares the usage
+with the limits.
 """
 
 from __future__ import annotations

@@ -121,7 +121,9 @@ class _Pending(NamedTuple):
 
 
 class Session:
-    """The requests of a client to one server, and the notifications and requests that the server sends."""
+    """A session with one MCP server: sends requests to the server, and receives its responses, notifications and
+    requests.
+    """
 
     def __init__(self, *, max_bytes: int, on_tools_changed: Callable[[], None] = lambda: None) -> None:
         """Create a session. A message that is larger than `max_bytes` is not decoded. `on_tools_changed` is called

@@ -118,8 +118,8 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True if a client can be asked whether the turn may exceed a limit, or if every client that is reading
-        and may interrupt the turn knows the event `limit_reached`.
+        """True if a client can be asked whether the turn may exceed a limit, or if every client that is reading the
+        conversation and may interrupt the turn knows the event `limit_reached`.
         """
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
@@ -252,7 +252,7 @@ class OpenApprovals:
         is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. `answer_id` is the id by which a
-        repeated answer is recognised; empty if the answer has no id. If another process still holds the write lock
+        repeated answer is recognized; empty if the answer has no id. If another process still holds the write lock
         at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
@@ -391,8 +391,8 @@ class OpenApprovals:
         return self.open
 
     def subscribe(self, listener: object, call: Callable[[], None]) -> None:
-        """From now on, call `call` after each change to the set of clients that are reading or to the set of
-        clients that can be asked.
+        """From now on, call `call` after each change to the set of clients that are reading the conversation, or to
+        the set of clients that can be asked to decide an approval.
 
         `listener` identifies the callback: a second call with the same listener replaces the callback, and
         `unsubscribe` removes it.
@@ -408,8 +408,9 @@ class OpenApprovals:
         """Start, pause or stop the timeout of the open approval after the set of clients has changed, and call the
         subscribed listeners.
 
-        The timeout runs while clients are reading and none of them can be asked. It pauses while no client is
-        reading. It restarts from the beginning when the last client that could be asked has left.
+        The timeout runs while clients are reading the conversation and none of them can be asked. It pauses while
+        no client is reading the conversation. It restarts from the beginning when the last client that could be
+        asked has left.
         """
         if (retry := self._recipients.awaited_retry) is not None and not self._is_open(retry):
             self._recipients.awaited_retry = None

@@ -137,12 +137,12 @@ class Recipients:
 
     @property
     def is_empty(self) -> bool:
-        """True if no client is reading, has polled recently, or has been sent an approval."""
+        """True if no client is reading the conversation, has recently polled it, or has been sent an approval."""
         return not (self._readers or self._delivered or self.polled or self.awaited_retry)
 
     @property
     def is_read(self) -> bool:
-        """True if a client that may interrupt the turn is reading or has polled recently."""
+        """True if a client that may interrupt the turn is reading the conversation or has recently polled it."""
         return bool(self._counted) or self.polled or self.awaited_retry is not None
 
     def can_be_asked(self, approval: PendingApproval | None) -> bool:
@@ -183,8 +183,8 @@ class Recipients:
         no limit.
 
         `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is True if a
-        client can be asked about the limit, or if every client that is reading and may interrupt the turn knows the
-        event `limit_reached`.
+        client can be asked about the limit, or if every client that is reading the conversation and may interrupt
+        the turn knows the event `limit_reached`.
 
         If `knows_limits` is False, the result for an approval about a limit is 0, with one exception: the setting
         `[approvals] on_timeout` is `hold`, and every client that may answer knows the event.

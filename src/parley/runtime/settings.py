@@ -33,7 +33,9 @@ _REAL_CWD: Final = "real_cwd"
 
 
 class SettingsResolver:
-    """Resolves settings when they are first needed, and caches the result."""
+    """Resolves the settings of one conversation. Settings are resolved when they are first used, and the result is
+    cached.
+    """
 
     def __init__(
         self,

@@ -323,8 +323,8 @@ class Session:
     # --- leaving ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Call `undo` when the client leaves, or immediately if the client has already left. `undo` must remove the
-        registrations of `owner`.
+        """Call `undo` when the client leaves, or immediately if the client has already left. `undo` must remove
+        what `owner` has registered for the client, such as streams and callbacks.
         """
         if self.has_left:
             undo()

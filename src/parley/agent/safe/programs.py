@@ -1,8 +1,8 @@
 """Lists the programs that can be safe, each with its safe options. With these options, a program only reads and
 prints.
 
-A program or option that is not listed is not safe. The lists omit options that write files, run other programs,
-read a configuration that names a program, read options or file names from files, or wait for more input.
+A program or option that is not listed is treated as unsafe. The lists omit options that write files, run other
+programs, read a configuration that names a program, read options or file names from files, or wait for more input.
 `resolving.py` finds the files of programs.
 """
 

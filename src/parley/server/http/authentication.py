@@ -141,5 +141,5 @@ class RateLimit:
         return allowed >= count
 
     def _forget_idle(self, now: float) -> None:
-        """Stop tracking the rate of tokens for which a full burst of messages is allowed again."""
+        """Forget the bearer tokens whose clients may again send a full burst of messages."""
         self._allowed = {key: one for key, one in self._allowed.items() if now - one[1] < BURST_SECONDS}

@@ -45,7 +45,9 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 COMPARE_SECONDS: Final = 2.0
-"""The interval in seconds between comparisons of the sessions in use with a store that other servers share."""
+"""The interval, in seconds, at which this server reads the stored state of the sessions in use. Other servers that
+share the store may have changed or ended these sessions.
+"""
 USE_SECONDS: Final = 300.0
 """The minimum time in seconds between two writes of the time when a session was last used."""
 MAX_ATTEMPTS: Final = 5

@@ -194,7 +194,7 @@ class _ChangeReader(Reader):
 
 
 class _NoOutbox:
-    """The outbox of a `_ChangeReader`, which sends no messages."""
+    """An outbox that sends no messages, for a `_ChangeReader`."""
 
     writable = True
 

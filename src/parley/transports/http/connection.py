@@ -231,8 +231,9 @@ class Connection(RequestHandler):
             self.transport.pause_reading()
 
     def _count_headers(self, data: bytes) -> int | None:
-        """Count the header bytes of the next request in `data`, which was just received. Return the number of bytes
-        after the end of the headers; 0 if `data` does not contain this end, and None if the headers are too large.
+        """Look for the end of the headers of the next request in `data`, which was just received, and check their
+        size. Return the number of bytes in `data` that follow the headers. The result is 0 if `data` does not
+        contain the end of the headers, or if no byte follows them. The result is None if the headers are too large.
         """
         if self._header_bytes < 0:
             return 0  # the headers are complete, and the library is about to begin the request
