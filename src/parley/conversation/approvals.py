@@ -1,6 +1,6 @@
-"""The approvals of one log: the open approval, and the settlement of each earlier one.
+"""The approvals of one log: the open approval, and the settlements of earlier approvals.
 
-The approvals are a projection: each entry updates them when it is appended.
+The approvals are a projection: each appended entry updates the approvals.
 """
 
 from __future__ import annotations

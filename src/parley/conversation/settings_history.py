@@ -1,7 +1,7 @@
 """The settings that clients gave with their messages, as a chain of changes.
 
 A branch continues the chain at the change that applied after its parent message. The chain is a projection: each
-entry updates it when it is appended. This module does not interpret the settings.
+appended entry updates the chain. This module does not interpret the settings.
 """
 
 from __future__ import annotations

@@ -373,9 +373,9 @@ class DurableLog:
     async def writable(self, *, until: float) -> None:
         """Wait until the store can write, at most until the time `until` on the event loop's clock.
 
-        During a turn, a write for a client must wait here instead of in the store's queue. In the store's queue,
-        later writes of the turn would be queued after the client's write. They would fail when the deadline of the
-        client's write expires, although their own deadline is later.
+        During a turn, call this method before a write for a client. If the client's write waited in the store's
+        queue, later writes of the turn would be queued after it, and would fail when the deadline of the client's
+        write expires, although their own deadline is later.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.

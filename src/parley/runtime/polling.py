@@ -25,8 +25,8 @@ __all__ = ["Poller", "keep_running"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-"""The interval, in seconds, between two queries of the store for entries from other processes, while clients are
-reading.
+"""The interval, in seconds, between two queries of the store for entries from other processes. The store is queried
+only while clients are reading conversations or lists.
 """
 REEXAMINE_TICKS: Final = 5
 """The number of polls after which every conversation in memory is examined again, even if it was not used since it

@@ -182,8 +182,8 @@ class RemoteOwner:
         self._connection.request(method, encode(params), answered=take)
 
     def _report_readers(self) -> None:
-        """Report to the owner whether clients of this process are reading and can be asked. The owner needs this
-        report to decide how long an approval waits.
+        """Report to the owner whether clients of this process are reading the conversation, and whether one of them
+        can be asked to decide an approval. The owner needs this report to decide how long an approval waits.
         """
         recipients = self._recipients
         can_be_asked = recipients.can_be_asked(self._approvals.open)

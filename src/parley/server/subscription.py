@@ -131,7 +131,9 @@ class Subscription:
             self._reader.pump()
 
     def close(self) -> None:
-        """Stop sending, and remove all registrations and callbacks. The subscription cannot be started again."""
+        """Stop sending, and remove the reader and the callbacks of the subscription. The subscription cannot be
+        started again.
+        """
         if self._reader is not None:
             self._conversation.detach(self._reader)
         self._on_ask = self._on_entry = None

@@ -1,11 +1,11 @@
-"""Recognises safe commands, which only read and print and therefore need no approval.
+"""Recognizes safe commands, which only read and print and therefore need no approval.
 
-An unknown command is not safe. Safe commands also run in the sandbox (docs/security.md). This module checks the
-structure of a command. `common/shell_lexer.py` reads scripts, `programs.py` lists the options of programs, and
-`resolving.py` finds the files of programs.
+An unknown command is treated as unsafe. Safe commands also run in the sandbox (docs/security.md). This module
+checks the structure of a command. `common/shell_lexer.py` reads scripts, `programs.py` lists the options of
+programs, and `resolving.py` finds the files of programs.
 
-The check runs on the event loop, so its running time is limited: a command that exceeds a limit is not safe, each
-character is read a fixed number of times, and each program is looked up once.
+The check runs on the event loop, so its running time is limited: a command that exceeds a limit is treated as
+unsafe, each character is read a fixed number of times, and each program is looked up once.
 """
 
 from __future__ import annotations

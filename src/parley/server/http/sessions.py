@@ -489,8 +489,8 @@ class HttpSessions:
     # --- changes by other servers -----------------------------------------------------------
 
     async def _compare_regularly(self) -> None:
-        """At regular intervals, compare the sessions in use with the store, because other servers may have changed
-        or ended them.
+        """At regular intervals, read the stored state of the sessions in use, and adopt the changes that other
+        servers have made to these sessions.
         """
         while True:
             await asyncio.sleep(COMPARE_SECONDS)
