@@ -1,8 +1,9 @@
 """Images and files in requests to the model.
 
 This module reads the local images that a message names. If the images and files in a request would be too large,
-the module replaces the oldest ones in the history with text. A client acts as the user, so the client may name any
-file that is not hidden. However, a symbolic link inside the project must not lead to a file outside the project.
+the module replaces the oldest images and files in the history with text. A client acts as the user, so the client
+may name any file that is not hidden. However, a symbolic link inside the project must not lead to a file outside
+the project.
 """
 
 from __future__ import annotations

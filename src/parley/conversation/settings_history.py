@@ -143,7 +143,7 @@ class SettingsHistory:
         self._is_partial = self._is_partial or bool(message_ids)
 
     def apply(self, payload: LogPayload) -> None:
-        """Update the settings with one entry of the log."""
+        """Update the projection of the settings with one entry of the log."""
         match payload:
             case SettingsChosen(asked=asked):
                 if self._message is not None:

@@ -88,7 +88,7 @@ class TurnOutcome(Struct, frozen=True, kw_only=True):
 
 
 class SavedState(Struct, frozen=True, array_like=True):
-    """The projection `State`, as a checkpoint stores it."""
+    """The state of a conversation (the projection `State`) in the form that a checkpoint stores."""
 
     phase: Phase
     inputs: dict[MessageId, Seq]

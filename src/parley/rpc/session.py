@@ -109,8 +109,8 @@ class Carrier(Protocol):
     def set_version(self, version: str, *, is_modern: bool) -> None: ...
 
     def listen(self) -> None:
-        """Open a separate stream for the messages from the server that belong to no request, if the transport needs
-        such a stream.
+        """Open a separate stream for the server's messages that belong to no request, if the transport needs such a
+        stream.
         """
         ...
 

@@ -69,9 +69,9 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which clients that do not follow the conversation may begin to follow
-        it. The time starts when a client's call begins to wait for the end of the turn. The value is 0 if no other
-        client could begin to follow the conversation.
+        """The remaining time, in seconds, for other clients to begin to follow the conversation, so that they can
+        be asked to decide an approval. The time starts when a client's call begins to wait for the end of the turn.
+        The value is 0 if no other client could begin to follow the conversation.
 
         If no client can be asked when the time is over, the setting `[approvals] when_nobody` determines whether
         the open approval is denied, is returned as the result of the call, or continues to wait.

@@ -249,8 +249,8 @@ class ClientConnection:
         await self.out.flush()
 
     def remove(self) -> None:
-        """Close the connection of the client, and remove the streams and callbacks of the client. Its turns
-        continue.
+        """Close the connection of the client, and remove the streams and callbacks of the client. The turns of the
+        client continue.
         """
         self.session.leave()
         self.out.close()
@@ -275,8 +275,7 @@ class ServerCore:
 
     @property
     def shutdown_seconds_left(self) -> float:
-        """The time in seconds that remains for the shutdown; `MAX_SHUTDOWN_SECONDS` if the shutdown has not begun.
-        """
+        """The remaining time for the shutdown, in seconds; `MAX_SHUTDOWN_SECONDS` before the shutdown begins."""
         if self._ends_at is None:
             return MAX_SHUTDOWN_SECONDS
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())

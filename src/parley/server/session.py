@@ -144,8 +144,7 @@ class Session:
 
         `out` is the outbox of the client, and `request_ids` supplies the ids of requests to the client. `loader`
         resolves the settings of conversations that the client creates and of turns that it begins. `connection`
-        holds the streams, turns and callbacks that are registered until the client leaves; by default, a new object
-        is created.
+        holds the callbacks and turns that are kept until the client leaves; by default, a new object is created.
         """
         self._request_ids = request_ids
         self.out, self.loader, self.principal = out, loader, principal

@@ -339,9 +339,7 @@ class TurnWaiter:
             self._call.call.drop()
 
     def _leave(self) -> None:
-        """End the call without a response: stop sending events and progress notifications, and remove the reader
-        and the callbacks of the call.
-        """
+        """Stop sending events and progress notifications, and remove the reader and the callbacks of the call."""
         self._ended = True
         self._call.call.finished()
         self._subscription.close()

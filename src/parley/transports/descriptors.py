@@ -35,8 +35,9 @@ fewer bytes unread, even if the operating system does not schedule the client fo
 connection may need this much memory.
 """
 LOW_WATER_BYTES: Final = 256 * 1024
-"""The low-water mark in bytes. After sending has stopped, it resumes when the number of unread bytes has fallen
-below this mark. The mark is well below the high-water mark, so that sending does not stop and start too often.
+"""The low-water mark in bytes. After the sending of events has stopped, it resumes when the number of unread bytes
+has fallen below this mark. The mark is well below the high-water mark, so that sending does not stop and start too
+often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 """The number of unread bytes at which the server stops reading messages from a client. The server reads messages

@@ -60,7 +60,8 @@ only comments.
 """
 INDENTATION: Final = re.compile(rb"^[ \t]+", re.MULTILINE)
 """Matches the indentation of a line. The indentation is removed from the files before they are served. In the
-modules and style sheets of the page, no string extends over several lines, so this changes no string.
+modules and style sheets of the page, no string extends over several lines, so removing the indentation changes no
+string.
 """
 
 FOREVER: Final = "public, max-age=31536000, immutable"

@@ -50,9 +50,9 @@ def options(
     formatted: re.Pattern[str] = _OPTIONAL,
     numbers: bool = False,
 ) -> Options:
-    """Create `Options`. Each string lists the names of the options in the field of the same name, separated by
-    spaces, such as `-n --lines`. `formatted` is the pattern of the values of the options in `formats`. `numbers` is
-    True if a number may be an option.
+    """Create `Options`. Each string argument is a list of option names, separated by spaces, such as `-n --lines`.
+    The names go into the field of `Options` that has the name of the argument. `formatted` is the pattern of the
+    values of the options in `formats`. `numbers` is True if a number may be an option.
     """
     return Options(
         plain=frozenset(plain.split()),
