@@ -10,7 +10,7 @@ from parley.wire.text import visible
 __all__ = ["DoctorReport"]
 
 COLUMN: Final = 12
-"""The column in which the text of a row begins, after its name."""
+"""The column in which the text of a row begins. The name of the row precedes the text."""
 
 State = Literal["ok", "info", "warning", "failed"]
 

@@ -29,10 +29,10 @@ _OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NON
 
 
 class OneLine(logging.Formatter):
-    """Formats a log message as one line, in which invisible characters, including newlines, are escaped.
+    """Formats a log message as one line, followed by the lines of the traceback if the message has one.
 
-    The fields of an event follow its name. The lines of a traceback follow the message. These lines are indented,
-    because an error can contain text that looks like a line of the log.
+    Invisible characters, including the newlines in a message, are escaped. The fields of an event follow its name.
+    The lines of a traceback are indented, because an error can contain text that looks like a line of the log.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
@@ -105,7 +105,7 @@ class _NeverWaiting(logging.Handler):
 
 
 class _File(_NeverWaiting):
-    """Writes the log to a file. If log rotation has renamed or removed the file, creates it again.
+    """Writes the log to a file, and creates the file again if log rotation has renamed or removed it.
 
     A sandboxed command may be able to replace the file or its directory. Therefore, the server resolves symbolic
     links in the path and opens the directory only once, when the server starts. A new file is always opened in this

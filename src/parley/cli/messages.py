@@ -35,11 +35,11 @@ def read_message(given: str) -> str:
 
 
 def read_prompt(given: str | None, *, command: str) -> str:
-    """Return the message that consists of the prompt on the command line and the text from stdin. If a prompt is
-    given and stdin has no input for `NOTE_SECONDS`, a note of the command `command` is printed.
+    """Return the message that consists of the prompt on the command line and the text from stdin.
 
     If the prompt is `-`, or if it is missing and stdin is not a terminal, stdin contains the whole message. If a
-    prompt is given and stdin is a pipe or a file, the text from stdin follows the prompt.
+    prompt is given and stdin is a pipe or a file, the text from stdin follows the prompt. If stdin then has no
+    input for `NOTE_SECONDS`, print a note that the command `command` is waiting for stdin.
 
     Raises:
         UsageError: the message is missing or empty, or stdin cannot be read, is too long, or is not UTF-8 text.

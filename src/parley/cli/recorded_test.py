@@ -51,7 +51,7 @@ def write_test(given: str, output: str | None) -> int:
 
 
 async def _replies_in_home(given: str) -> list[Reply]:
-    """Return the replies of the model in the conversation of the home whose id begins with `given`."""
+    """Find a conversation in the home by `given`, the beginning of its id, and return the replies of the model."""
     from parley.app.recorded_test import replies_in_log
     from parley.app.stores import open_store
     from parley.app.tokens import all_conversations

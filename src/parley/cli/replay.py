@@ -39,7 +39,9 @@ exit code: 0 on success, 130 after Ctrl-C, 2 for wrong arguments or settings, ot
 1."""
 
 MAX_IDLE_SECONDS: Final = 3.0
-"""The maximum pause, in seconds at the original pace, before the first event of a turn."""
+"""The maximum pause before the first event of a turn, in seconds, if the speed is 1. At any other speed, this
+maximum is divided by the speed.
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -150,8 +150,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _how_to_get_page(*, has_page: bool) -> str:
-    """Return the end of the error message for a server that is already running. If `has_page` is True, this part
-    tells how to open the web page of the server; otherwise, how to start a server with a web page.
+    """Return the end of the error message for a server that is already running. If `has_page` is True, the returned
+    text explains how to open the web page of the server. Otherwise, it explains how to start a server with a page.
     """
     if has_page:
         return "; `parley serve --sign-in` prints a URL of its web page"

@@ -122,7 +122,7 @@ def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) 
 async def enter_worktree(args: argparse.Namespace, report: Callable[[str], None]) -> None:
     """If `--worktree` is given, create a worktree of the repository that contains the working directory, and use
     the worktree as the working directory. Call this function after the command has connected to the server, so that
-    a failed connection leaves no worktree behind. `report` is called with a message that names the worktree.
+    no worktree is created if the connection fails. `report` is called with a message that names the worktree.
 
     Raises:
         CommandFailed: the worktree cannot be created.

@@ -63,8 +63,9 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
 
 
 def effective_settings(loader: Loader) -> Iterator[EffectiveSetting]:
-    """Yield every setting, in the order of docs/config.md. The settings of a named entry, such as a provider, are
-    included if a source sets them, or if a conversation with default settings uses the entry.
+    """Yield every setting, in the order of docs/config.md. The settings in a table whose name the user chose,
+    such as the table of a provider, are included if a source sets them, or if a conversation with default settings
+    uses the table.
 
     Raises:
         ConfigError: the settings cannot be used.
@@ -124,9 +125,10 @@ class _Report:
                 yield self._setting(at, default if value is None else value)
 
     def _entry(self, at: KeyPath, check: Check, value: Mapping[str, Any]) -> Iterator[EffectiveSetting]:
-        """Yield the settings in a named entry, such as a provider, that a source sets.
+        """Yield the settings that a source sets in a table whose name the user chose, such as the table of a
+        provider.
 
-        The other settings of the entry have their documented defaults and are not yielded.
+        The other settings in the table have their documented defaults and are not yielded.
         """
         for name, one in value.items():
             inner = check_below(check, name)
@@ -188,7 +190,7 @@ _ADDRESSES: Final = {"openai": "OPENAI_BASE_URL", "oss": "CODEX_OSS_BASE_URL", "
 
 
 def _named(defaults: Mapping[str, Any], name: str) -> Any:
-    """Return the default value of the key `name`. If a key is a keyword of Python, the name of its field in
-    `defaults` ends with an underscore.
+    """Return the default value of the key `name`. The keys of `defaults` are names of fields. If `name` is a
+    keyword of Python, such as `from`, the name of its field ends with an underscore.
     """
     return defaults.get(name, defaults.get(f"{name}_"))

@@ -1,7 +1,7 @@
-"""Records the log file of this process, which is hidden from commands.
+"""Records the path of the log file of this process, so that the sandbox hides the log file from commands.
 
-A command that could replace the log file could hide its own actions. The path belongs to the process and not to the
-settings, because an environment variable names the file.
+A command that could replace the log file could hide its own actions. The path is not part of the settings, because
+an environment variable contains it.
 """
 
 from __future__ import annotations

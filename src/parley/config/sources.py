@@ -68,6 +68,8 @@ def mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
 def checked(name: str | None, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
     """Check `tables`, merge them, and return them as one source with the name `name`. Later tables take precedence.
 
+    `text` is the text of the file, from which errors determine line numbers; empty if the source is not a file.
+
     Raises:
         BadSetting: a value is invalid.
     """

@@ -27,9 +27,9 @@ KeyPath = tuple[str, ...]
 """A key as a tuple of its parts: `model_providers.x.name` is `("model_providers", "x", "name")`."""
 
 MAX_LEVELS: Final = 100
-"""The minimum number of parts in the path of an implied table that `lines_of_keys` omits. A table is implied if it
-occurs only in a longer key: `a.b = 1` implies the table `a`. No setting has so many levels. Without the limit, a
-key with thousands of parts would use gigabytes of memory.
+"""The number of levels at which `lines_of_keys` omits an implied table. Each part of the path of a table is a
+level. A table is implied if it occurs only in a longer key: `a.b = 1` implies the table `a`. No setting has so many
+levels. Without the limit, a key with thousands of parts would use gigabytes of memory.
 """
 
 
@@ -51,8 +51,8 @@ _KEY_PART: Final = r"""\s*(?:"(?:\\.|[^"\\])*"|'[^']*')\s*|[^."'=]+"""
 
 
 def read_key(text: str) -> tuple[KeyPath, int]:
-    """Return the dotted key at the beginning of a string, and the position where it ends. The key is empty if the
-    string does not begin with a key.
+    """Return the dotted key at the beginning of a string, and the offset at which the key ends. The key is empty if
+    the string does not begin with a key.
 
     Parts may be quoted as in TOML. An unquoted part may contain more characters than TOML allows, so that a
     provider called `my models` needs no quotes on the command line.

@@ -243,9 +243,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     max_processes: int | None = None
     """The maximum number of processes of the command; None if there is no limit.
 
-    Only a launcher whose mounts are checked has this limit. The limit is set while the launcher waits for this
-    check. The launcher is then in its own user namespace, so only the processes in that namespace count. If
-    this field is set, the command also writes no core files.
+    The limit has an effect only if `mounts` is not empty, because it is set while the launcher waits for the
+    check of its mounts. The limit counts only the processes in the user namespace of the launcher. If this
+    field is not None, the command also writes no core files.
     """
     restriction: Restriction | None = None
     approved: Approved | None = None

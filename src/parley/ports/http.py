@@ -95,8 +95,8 @@ class HttpRequest(Protocol):
         ...
 
     def has_no_body(self) -> None:
-        """Allow further requests on the connection of an unauthenticated client, if this request has no body. If
-        the request has a body, do nothing: the connection is closed after the response.
+        """If this request has no body, allow an unauthenticated client to send further requests on its connection.
+        If the request has a body, do nothing; the connection is then closed after the response.
         """
         ...
 

@@ -81,8 +81,8 @@ images.
 SEARCH_ENTRIES: Final = 10_000
 """The maximum number of entries that one search examines."""
 SEARCH_BYTES: Final = 1024 * 1024
-"""The maximum total size, in bytes, of the messages that one search examines. The message that exceeds this size is
-still searched.
+"""The total size of messages, in bytes, at which one search ends. The search includes the message whose size makes
+the total size exceed this limit.
 """
 CHECKPOINT_BYTES: Final = 256 * 1024
 """The maximum size of a checkpoint, in bytes."""
@@ -380,7 +380,7 @@ class Freed(Struct, frozen=True, kw_only=True):
 
     blobs: int
     bytes: int
-    """The total size of the blobs in the store, in bytes."""
+    """The total size of these blobs as they are stored, in bytes."""
 
 
 class Draft(Protocol):
@@ -534,7 +534,7 @@ class Store(Protocol):
         loop's clock. Another process may acquire the lock before the next write.
 
         Raises:
-            WriteLockHeld: another process still holds the lock at this time.
+            WriteLockHeld: another process still holds the lock at the time `until`.
         """
         ...
 
@@ -719,8 +719,8 @@ class Store(Protocol):
         ...
 
     async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
-        """Remove the sign-ins and one-time codes with these digests, and return the number of entries that were
-        removed. If several callers remove the same entry at the same time, it is counted for only one caller.
+        """Remove the sign-ins and one-time codes with these digests, and return the number of sign-ins and codes
+        that this call removed. If several callers remove the same digest at the same time, only one call counts it.
         """
         ...
 

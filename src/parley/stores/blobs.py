@@ -2,7 +2,7 @@
 
 A run that was removed is called a blob. A blob is stored in compressed form, under the hash of its bytes. The
 SQLite store stores each blob once; the PostgreSQL store stores each blob once for each conversation. A `Cut`
-records the position of a blob in a body. A restored body is identical to the original.
+records the offset of a blob in a body. A restored body is identical to the original.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Blob(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A blob, and the position of its base64 run in the body."""
+    """A blob, and the offset of its base64 run in the body."""
 
     offset: int
     """The offset of the base64 run in the original body, in bytes."""

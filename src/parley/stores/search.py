@@ -43,7 +43,8 @@ the order in which they read the clock.
 """
 
 STEP_SECONDS: Final = 0.001
-"""The number of seconds between the recorded times of two successive activities while the clock counts as set back.
+"""The number of seconds by which the recorded time of a new activity is later than the newest recorded time, if the
+clock counts as set back.
 """
 
 

@@ -27,7 +27,7 @@ The timeout is short because other conversations that use the clone wait for a f
 
 
 class Fetcher:
-    """Fetches into a clone the branches that one conversation needs. Creates the clone if it does not exist."""
+    """Fetches the branches that one conversation needs from the repository, and creates the clone if necessary."""
 
     def __init__(self, git: Git, worktree_git: WorktreeGit, paths: WorktreePaths, repository: Repository) -> None:
         self._plain_git, self._git, self._paths, self._repository = git, worktree_git, paths, repository

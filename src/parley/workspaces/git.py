@@ -191,10 +191,11 @@ class Git:
 
         `writable` are the directories that the command may write to. If `network` is True, the command can reach
         the repository over the network. `variables` are environment variables that name the Git directories that
-        the command uses, and `work_tree` is its worktree. `seconds` is its timeout, and `stdin` is its input; None
-        if it reads no input. Output after the first `max_output` bytes is discarded. If `must_be_complete` is True,
-        a longer stdout is an error. If `stdout_on_error` is True, the error message includes stdout. `exit_codes`
-        are the exit codes that mean success.
+        the command uses. `work_tree` is the path of the worktree; None if the command uses no worktree. `seconds`
+        is the timeout of the command. `stdin` is the input of the command; None if the command reads no input.
+        Output after the first `max_output` bytes is discarded. If `must_be_complete` is True, a longer stdout is an
+        error. If `stdout_on_error` is True, the error message includes stdout. `exit_codes` are the exit codes that
+        mean success.
 
         Raises:
             GitFailed: the command failed or could not be started, or its stdout must be complete and is too long.

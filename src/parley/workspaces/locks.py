@@ -22,8 +22,9 @@ lock only for a moment.
 def remove_locks(paths: WorktreePaths) -> None:
     """Remove the lock files of Git commands that were killed.
 
-    No running command can be using the files of this conversation, so the locks of these files are always removed.
-    A lock of shared files is removed only if it is older than `STALE_LOCK_SECONDS`.
+    Call this function only when no Git command uses the files of this conversation, because the locks of these
+    files are always removed. A lock of files that several conversations share is removed only if it is older than
+    `STALE_LOCK_SECONDS`.
     """
     branch = branch_of(paths.conversation_id)
     own = (f"worktrees/{paths.conversation_id}/*.lock", f"refs/*/{branch}*.lock", f"refs/*/*/{branch}*.lock")

@@ -57,12 +57,12 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> str:
-        """The directory in which Git commands that read the worktree store new objects."""
+        """The directory in which Git stores new objects when a command uses the files of the worktree."""
         return os.path.join(self.admin, "objects")
 
     @property
     def inside(self) -> str:
-        """The path to which the worktree is moved while Git writes its files."""
+        """The path to which the worktree is moved while Git changes the files of the worktree."""
         return os.path.join(self.admin, "tree")
 
     def new_kept(self) -> str:

@@ -142,14 +142,15 @@ class ApprovalDialog:
 
     @property
     def stopped_key(self) -> str | None:
-        """The key whose answer was cancelled because the user pressed the key that is being handled too soon
-        after it; None if no answer was cancelled.
+        """The key that was pressed before the last key, if the last key has cancelled the answer of that key;
+        otherwise None. A key cancels the answer of the previous key if this answer has not taken effect yet.
         """
         return None if self._stopped is None else self._stopped.key
 
     def take_stopped(self) -> TakenKey | None:
-        """Return `stopped_key` with its approval, and clear `stopped_key`. Return None if no answer was cancelled,
-        or if the question of the key is no longer on the screen.
+        """Return the key in `stopped_key` together with the approval that the user pressed it to answer, and reset
+        `stopped_key` to None. Return None if no answer was cancelled, or if this approval is no longer on the
+        screen.
         """
         stopped, self._stopped = self._stopped, None
         return stopped if stopped is not None and stopped.approval is self._shown else None
@@ -165,8 +166,8 @@ class ApprovalDialog:
         return self._shown
 
     def take_denied(self) -> Approval | None:
-        """Stop asking for the reason for a denial after the user has completed the reason. Return the approval to
-        deny; None if the user is not denying an approval.
+        """Return the approval that the user is denying, and stop asking for the reason. Return None if the user is
+        not denying an approval. Call this method when the user has completed the reason.
         """
         denied, self._denying = self._denying, None
         return denied

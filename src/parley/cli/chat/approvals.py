@@ -116,7 +116,7 @@ class OpenApprovals:
 
     async def answer(self, approval: Approval, decision: Decision, reason: str | None = None) -> None:
         """Send the decision on an approval to the server. `reason` is the user's reason for a denial; None if the
-        user gave none.
+        user gave no reason.
 
         Raises:
             AlreadyDecided: another client has decided the approval, or the approval was withdrawn.

@@ -19,8 +19,8 @@ _IMAGE: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 def attached_images(context: ChatContext, text: str) -> Iterator[ImageItem]:
-    """Yield the images that `text`, the text of a message, names. An image that is named several times is yielded
-    once.
+    """Yield the images whose names are in `text`, the text of a message. An image that is named several times is
+    yielded once.
 
     If a file exists but is not a complete image, the chat prints a note. The names are not removed from the
     message.

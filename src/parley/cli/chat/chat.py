@@ -72,8 +72,8 @@ PANEL_LINES: Final = 5
 the status.
 """
 LOAD_SECONDS: Final = 5.0
-"""The maximum number of seconds for which the first events wait for the Markdown renderer. After this time, the
-sources of the messages are shown.
+"""The maximum number of seconds for which the first events wait for the Markdown renderer. After this time,
+messages are shown as unformatted Markdown.
 """
 SETTLE_SECONDS: Final = 0.3
 """The number of seconds for which the chat waits for the event that describes an approval. After this time, the
@@ -449,7 +449,9 @@ class Chat:
     # --- the conversation --------------------------------------------------------------------
 
     async def _followed_conversation(self) -> _Followed:
-        """Return the open conversation with an open stream. If no conversation is open, create one."""
+        """Return the open conversation. If no conversation is open, create one. If the stream of the conversation
+        has ended, open it again.
+        """
         followed = self._followed
         if followed is None:
             given = {name: value for name, value in self.overrides.items() if name in CreateOptions.__annotations__}
@@ -566,8 +568,8 @@ class Chat:
         ]
 
     def _panel(self, width: int) -> list[Styled]:
-        """Return the lines of the panel before they are wrapped to `width` columns: the question about the open
-        approval and the keys that answer it, or a hint about Ctrl-C.
+        """Return the lines of the panel: the question about the open approval and the keys that answer it, or a
+        hint about Ctrl-C. The rows with the keys have at most `width` columns; the other lines are not wrapped yet.
         """
         approval = self._open_approval
         self._dialog.show(approval)

@@ -34,7 +34,9 @@ def as_message(text: str) -> str:
 
 
 class ChatContext(Protocol):
-    """The part of the chat that extensions can use. Call it only in the thread of the event loop."""
+    """The part of the chat that extensions can use. The methods may be called only in the thread of the
+    event loop.
+    """
 
     overrides: Overrides
     """The settings that the next message changes, such as `model`, `approval_policy` and `sandbox`. The chat clears
@@ -159,8 +161,8 @@ class Hooks:
     """
 
     attach: Callable[[ChatContext, str], Iterable[InputItem]] | None = None
-    """A function that returns the items, such as images, that the text of a message names. The chat adds these
-    items to the message after its text.
+    """A function that is called with the text of a message, and returns the items to attach to the message, such as
+    the images whose paths are in the text. None means that no items are attached.
     """
 
     make_completer: Callable[[ChatContext], Completer] | None = None

@@ -19,7 +19,7 @@ RENEW_SECONDS: Final = 5.0
 
 RENEW_SHARE: Final = 20
 """The minimum age at which the list of paths is renewed, as a multiple of the time that was needed to build the
-list. In a large directory, the thread is therefore busy at most a twentieth of the time.
+list. The thread that lists a large directory is therefore busy at most a twentieth of the time.
 """
 
 CHUNK: Final = 4000

@@ -75,8 +75,8 @@ def _parse(line: str) -> _Rule | None:
 
 
 def _match(segments: Sequence[_Segment | None], path: Sequence[str]) -> bool:
-    """Return whether the segments of a pattern match a whole path. On a mismatch, let the last `**` match one more
-    directory, and try again.
+    """Return whether the segments of a pattern match a whole path. A segment that is None stands for `**`. On a
+    mismatch, let the last `**` match one more directory, and try again.
     """
     at = place = 0
     retry: tuple[int, int] | None = None

@@ -29,7 +29,7 @@ PLAN_LINES: Final = 5
 PENDING_LINES: Final = 3
 MAX_FORMATTED: Final = 4_000
 """The maximum length, in characters, of an open block that is formatted at each change. If an open block is longer,
-only the end of its source is shown until the block is finished.
+only the end of its unformatted Markdown is shown until the block is finished.
 """
 
 
@@ -92,8 +92,8 @@ class LiveRegion:
         """
 
     def lines(self, *, width: int, height: int) -> list[Styled]:
-        """Return at most `height` lines of at most `width` columns. If there are more lines, leave out the first
-        ones.
+        """Return the lines of the region: at most `height` lines of at most `width` columns. If there are more
+        lines, leave out the lines at the top.
         """
         state = self.state
         below: list[Styled] = [*self._command(width), *self._plan(width), *self._pending(width)]

@@ -35,8 +35,8 @@ FORMAT_SECONDS: Final = 1.0
 parser or a lexer for code takes minutes.
 """
 MAX_SLOW: Final = 3
-"""The number of blocks that may exceed `FORMAT_SECONDS`. After that, no further block is formatted, and the sources
-of the blocks are shown.
+"""The number of blocks that may exceed `FORMAT_SECONDS`. After that, all further blocks are shown as unformatted
+Markdown.
 """
 _DEEP: Final = re.compile(r"^(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])){40}", re.MULTILINE)
 """Matches the beginning of a line with many levels of quotes or lists. The source of a block with such a line is
@@ -86,7 +86,7 @@ class MarkdownRenderer:
 
     def lines(self, block: Block, width: int) -> list[str]:
         """Return a block as formatted lines of at most `width` columns with terminal escapes. If the block cannot
-        be formatted, return the lines of its source.
+        be formatted, return the lines of its Markdown.
         """
         safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
         is_source = len(safe.text) > MAX_RENDERED or (block.kind != "code" and _DEEP.search(safe.text) is not None)

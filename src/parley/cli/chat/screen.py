@@ -1,4 +1,4 @@
-"""The screen of the chat: an input line with a live region above it, below the terminal's own scrollback.
+"""The screen of the chat: an input line, and a live region above it that shows the unfinished work.
 
 Finished text is written above the live region, into the scrollback of the terminal. The screen uses neither the
 mouse nor the alternate screen, except for short overlays. Importing this module imports prompt_toolkit.
@@ -97,8 +97,8 @@ def width_of(text: str) -> int:
 
 
 class _HeldOutput(Vt100_Output):
-    """A terminal output that writes nothing while `is_held` is True. The text of a frame is written at once, so
-    that the input does not flicker.
+    """A terminal output that collects the text while `is_held` is True, and writes it with the next flush after
+    that. Finished lines and the frame below them are thus written together, so that the input does not flicker.
     """
 
     is_held = False
@@ -284,8 +284,8 @@ class Screen:
         """Return the bindings for a key that the user presses before the answer of the previous key has taken
         effect.
 
-        Enter confirms the answer. Every other key cancels the answer. Text is added to the input, after the
-        character of the previous key. Esc, Backspace and Ctrl-C have no other effect.
+        Enter confirms the answer. Every other key cancels the answer. Esc, Backspace and Ctrl-C have no other
+        effect. A typed character or pasted text is added to the input, after the character of the previous key.
         """
         keys = KeyBindings()
         buffer = self.buffer

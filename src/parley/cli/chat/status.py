@@ -29,8 +29,8 @@ def status_line(
     width: int,
     width_of: Callable[[str], int],
 ) -> str:
-    """Return the status line, at most `width` columns wide. `settings` are the current settings, and `overrides`
-    the settings that the next message changes, which are marked with `*`. `attachments` is the number of items that
+    """Return the status line, at most `width` columns wide. `settings` are the current settings. `overrides` are
+    the settings that the next message changes; they are marked with `*`. `attachments` is the number of items that
     are attached to the next message. If `settings` or `cwd` is None, the line does not show it.
     """
     parts = [] if state == "idle" else [{"running": "working", "asking": "waits for you"}[state]]

@@ -38,8 +38,9 @@ class Terminal(Protocol):
         """Write finished text above the input with the next frame. The text is never drawn again."""
 
     def changed(self, before: Callable[[], None]) -> None:
-        """Draw a frame soon, because the content has changed. Several changes are drawn together. The function
-        `before` is called before this frame and all later frames. The function can print finished lines.
+        """Draw a frame soon, because the content has changed. Several changes are drawn together.
+
+        `before` is called before this frame and before each later frame. It can print finished lines.
         """
 
     def set_input(self, text: str) -> None: ...
@@ -86,13 +87,14 @@ class Actions(Protocol):
         """
 
     def stopped_key(self) -> str | None:
-        """Return the key whose answer was cancelled because the user pressed the key that is being handled too
-        soon after it; None if no answer was cancelled.
+        """Return the key that was pressed before the last key, if the last key has cancelled the answer of that
+        key; otherwise return None. A key cancels the answer of the previous key if this answer has not taken effect
+        yet.
         """
 
     def confirm_stopped_key(self) -> None:
-        """Answer the approval on the screen with the key that `stopped_key` returns, because the user confirmed the
-        answer with Enter.
+        """Send the answer of the key that `stopped_key` returns, because the user has confirmed it with Enter. Do
+        nothing if the approval is no longer open.
         """
 
     def answer(self, key: str) -> None:

@@ -1,8 +1,8 @@
 """Converts the events of a conversation to finished lines, which are printed once, and to the `LiveState` of the
 unfinished work.
 
-`EventRenderer` formats the events. This module adds the features of a live terminal: formatted Markdown, diffs and
-folded reasoning.
+`EventRenderer` formats the events. This module adds the features of a live terminal: formatted Markdown, diffs, and
+folded passages, which are printed only in part until the user expands them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ END_LINES: Final = 8
 MAX_LINE: Final = 1000
 """The maximum number of characters that are shown from one line of the running command's output."""
 THINKING: Final = "thinking"
-"""The title of folded reasoning."""
+"""The title of a passage with the model's reasoning that was printed only in part."""
 MAX_FOLDED: Final = 50
-"""The maximum number of folded passages that are kept. When another one is added, the oldest one can no longer be
-expanded.
+"""The maximum number of folded passages that are kept. A passage is folded if only a part of it was printed. When a
+further passage is folded, the oldest passage can no longer be expanded.
 """
 MAX_FOLDED_LENGTH: Final = 200_000
-"""The maximum number of characters of a folded passage. If the passage is longer, only its end is kept."""
+"""The maximum number of characters that are kept of a passage that was printed only in part. If the passage is
+longer, only its end is kept.
+"""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _STYLED: Final = re.compile(r"((?:\x1b\[\dm)?)((?:> | *(?:\[.\] )?)?)(.*?)((?:\x1b\[0m)?)", re.DOTALL)
 """Matches a printed line. The groups are the style of the line, the prefix that determines the indent of its
@@ -176,11 +178,11 @@ class ChatView:
             self._print_block(block)
 
     def _discard_text(self) -> None:
-        """Print the received part of a message that the agent will not complete, and a note. The agent does not
-        complete a message if, for example, the turn was interrupted.
+        """Remove the incomplete message from the live region, and print its received part and a note instead. Call
+        this method when the agent will not complete the message, for example because the turn was interrupted.
 
-        The received part is kept on the screen, because the user has already seen it. The live region no longer
-        shows the message. If the agent was not writing a message, do nothing.
+        The received part stays on the screen, because the user has already seen it. If the agent was not writing a
+        message, do nothing.
         """
         if self._text is None:
             return
@@ -370,7 +372,8 @@ class ChatView:
         self._print_lines(self.rows(for_terminal(text).split("\n")), kind="note", dim=True)
 
     def expand(self) -> bool:
-        """Print the newest folded passage, remove it from the folded passages, and return True.
+        """Print the newest folded passage in full, and return True. The passage is then no longer folded. A passage
+        is folded if only a part of it was printed.
 
         If there is no folded passage, return False.
         """

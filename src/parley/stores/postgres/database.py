@@ -46,8 +46,8 @@ CONNECT_SECONDS: Final = 5.0
 
 FIRST_PAUSE_SECONDS: Final = 0.02
 MAX_PAUSE_SECONDS: Final = 1.0
-"""The maximum pause between two attempts to connect, in seconds. The first pause is at most `FIRST_PAUSE_SECONDS`,
-and this maximum doubles with each attempt.
+"""The upper limit of the maximum pause between two attempts to connect, in seconds. The maximum of the first pause
+is `FIRST_PAUSE_SECONDS`. The maximum doubles with each attempt, up to this limit.
 """
 
 PROBE_SECONDS: Final = 0.5

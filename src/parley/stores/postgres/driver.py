@@ -130,8 +130,8 @@ _WARNING: Final = "01000"
 """The SQLSTATE of the warning that PostgreSQL sends if a commit has stopped waiting for a standby because the wait
 was cancelled.
 
-Other warnings have the same SQLSTATE. The text of a warning does not identify it either, because the text depends
-on the language of the server.
+Other warnings have the same SQLSTATE. The text of the warning cannot be used to recognise it, because the text
+depends on the language of the server.
 """
 
 _unreplicated: Final[WeakSet[Any]] = WeakSet()

@@ -222,7 +222,7 @@ class LeaseKeeper:
         self._joining = asyncio.ensure_future(self._join_again())
 
     async def _join_again(self) -> None:
-        """Register this process again when the database can be reached.
+        """Register this process again. If this fails, try again until it succeeds.
 
         After the registration, this process can store the ends of the turns that it has stopped, and other nodes
         can find this node.
@@ -318,8 +318,8 @@ class LeaseKeeper:
                 await self._reconnect()
 
     def _start_alarm(self) -> None:
-        """Start a timer that records the database as unreachable after `NO_ANSWER_SECONDS`, unless a renewal
-        succeeds before.
+        """Start a timer that records the database as unreachable if no renewal succeeds within `NO_ANSWER_SECONDS`.
+        Do nothing if the timer is already running.
         """
         if self._alarm is None:
             fail = self._database.availability.failed

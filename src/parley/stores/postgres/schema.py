@@ -2,9 +2,9 @@
 
 Servers of two adjacent versions of Parley can use the same database at the same time. A migration is therefore
 additive: it adds tables, indexes, and columns with defaults, and the statements of the previous version keep their
-meaning. Only a later version removes tables, indexes and columns that the previous version needs. The table
-`format` contains the lowest format that a server must know to use the database. A server can therefore use a
-database with a newer, compatible format.
+meaning. It does not remove tables, indexes and columns that the previous version needs; a migration of a later
+version removes them. The table `format` contains the lowest format that a server must know to use the database. A
+server can therefore use a database with a newer, compatible format.
 
 All tables are in the schema `parley` of the database. Strings that clients choose are stored as bytes, because the
 type `text` of PostgreSQL cannot contain NUL.
@@ -210,7 +210,9 @@ async def m001_all_tables(db: Connection) -> None:
 
 @_migration
 async def m002_nodes(db: Connection) -> None:
-    """Create the table of nodes. A node is running while its lease holder is running."""
+    """Create the table of nodes. The column `holder` contains the number of the node's process in the table of
+    lease holders. A node is running while its process is running.
+    """
     await db.execute(
         """
         CREATE TABLE nodes (

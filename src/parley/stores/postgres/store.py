@@ -172,8 +172,8 @@ class PostgresStore:
         """Create the partitions of the next months in the background, once in each month. After an error, the next
         call tries again.
 
-        `number` is the number of the conversation or draft that was just created. This number contains the current
-        month. Do nothing if `number` is None.
+        `number` is the number of the conversation or draft that was just created. The current month is determined
+        from this number. Do nothing if `number` is None.
         """
         if number is None or month_of(number) == self._prepared_in:
             return

@@ -17,8 +17,8 @@ MIN_INDEXED_CHARACTERS: Final = 3
 """The minimum length, in characters, of a string that can be searched for with a trigram index."""
 
 MAX_CANDIDATES: Final = 5000
-"""The number of matching messages and titles at which the query stops using the trigram index and scans instead. A
-scan finds a frequent string quickly.
+"""The number of matching messages and titles at which a query scans the messages and titles instead of using the
+trigram index. A scan finds a frequent string quickly.
 """
 
 

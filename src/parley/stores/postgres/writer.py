@@ -58,8 +58,8 @@ class _Job:
 
     @property
     def has_failed(self) -> bool:
-        """True if the future of the request is done but was not cancelled, for example because the request waited
-        too long. A request whose future was cancelled is still executed.
+        """True if the caller has already received an error, for example because the request waited too long. False
+        if the caller has cancelled the future of the request; the request is then still executed.
         """
         return self.future.done() and not self.future.cancelled()
 
@@ -301,8 +301,8 @@ class Writer:
 
 
 def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
-    """Split jobs into groups of one kind, which are executed in order. Yield the kind and the jobs of each group.
-    The requests for each conversation keep their order.
+    """Split jobs into groups, so that all requests in a group have the same kind. Yield the kind and the jobs of
+    each group, in the order of execution. The requests for each conversation keep their order.
     """
     stage: dict[type[Group], list[_Job]] = {}
     reached: dict[str, int] = {}

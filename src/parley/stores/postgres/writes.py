@@ -73,7 +73,7 @@ class Group(ABC):
         return None
 
     def lost(self, request: Any) -> None:
-        """Mark the lease of `request` as lost after the request has failed with `LeaseLost`."""
+        """Mark the lease of `request` as lost. Call this method when the request has failed with `LeaseLost`."""
         if (held := request.held) is not None:
             self._keeper.lose(held)
 
@@ -291,8 +291,8 @@ class AppendGroup(Group):
         return {row[0] for row in await db.fetch(sql, *heads, *summaries, self._token, *arrays)}
 
     async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
-        """Return the numbers of the conversations to which an earlier attempt has written this group. Wait until
-        the standbys have received these writes.
+        """Return the numbers of the conversations whose entries in this group were already written by an earlier
+        attempt. Before returning, wait until the standbys have received these entries.
         """
         rows = await db.fetch(
             "SELECT number FROM conversations WHERE number = ANY($1::bigint[]) AND batch = $2",

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value that queries return for a damaged epoch or last position, for which the database contains no number.
-The conversation can then only be deleted, because the end of its log is unknown.
+"""The value that queries return for a damaged epoch or last position, that is, if the stored value is not an
+integer. The conversation can then only be deleted, because the end of its log is unknown.
 """
 
 

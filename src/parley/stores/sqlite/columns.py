@@ -32,8 +32,9 @@ _Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, 
 def columns_of(summary: Summary, newest: object = None) -> _Columns:
     """Return the values of the columns `SUMMARY` for the given summary.
 
-    `newest` is the latest recorded time of activity in any conversation (`active_at`). This time is needed for a
-    conversation that is active now.
+    `newest` is the latest recorded time of activity in any conversation. If the conversation is active now and the
+    clock was set back, the time of its last activity is later than `newest` (`active_at`). If `newest` is None, the
+    time in the summary is not changed.
     """
     shown, at = (summary.title, summary.cwd, summary.model, summary.state), active_at(summary, newest)
     if (ended := summary.outcome) is None:

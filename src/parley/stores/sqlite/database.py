@@ -64,9 +64,9 @@ many rows has a different text for each number of rows.
 """
 
 WAL_BYTES: Final = 16 * 1024 * 1024
-"""The size of the write-ahead log, in bytes, above which every process tries to checkpoint it. After a checkpoint,
-SQLite truncates a larger log to this size. Normally, a single process checkpoints its own log before it reaches
-this size.
+"""The size of the write-ahead log, in bytes, above which every process tries to checkpoint the log. After a
+checkpoint, SQLite truncates a larger log to this size. If only one process writes to the log, the process normally
+checkpoints the log before the log reaches this size.
 """
 
 OLDEST_SQLITE: Final = (3, 33, 0)

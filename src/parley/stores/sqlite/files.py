@@ -151,7 +151,9 @@ SETTLING_NS: Final = SECOND_NS // 10
 longer than a tick of the kernel's clock.
 """
 COARSE_SETTLING_NS: Final = 3 * SECOND_NS
-"""The value that replaces `SETTLING_NS` on a file system that records modification times only in whole seconds."""
+"""The time, in nanoseconds, that replaces `SETTLING_NS` on a file system that records modification times only in
+whole seconds. Within this time, two changes of a directory may result in the same modification time.
+"""
 
 
 class DatabaseFiles:

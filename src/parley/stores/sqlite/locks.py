@@ -90,8 +90,8 @@ class WriteLock:
 
 
 def write_lock_holder(home: str) -> str | None:
-    """Return a description of another process that holds the write lock of a home or its gate; None if no such
-    process is found.
+    """Return a description of another process that holds the write lock of a home, or the lock that a process
+    acquires before the write lock (the gate of `WriteLock`). Return None if no such process is found.
     """
     return holder_of(os.path.join(home, WRITE_LOCK)) or holder_of(os.path.join(home, GATE_LOCK))
 

@@ -364,9 +364,9 @@ class SqliteStore:
     async def _write(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> T:
-        """Run `work` in a transaction of the writer thread, and return its result. `batch` contains the entries
-        that `work` writes, which are packed first; None if it writes none. `until` has the same meaning as for
-        `Writer.submit`.
+        """Run `work` in a transaction of the writer thread, and return the result of `work`. `batch` contains the
+        entries that `work` writes; None if `work` writes no entries. The entries are packed before the transaction.
+        `until` has the same meaning as for `Writer.submit`.
 
         The transaction is committed completely or not at all, even if the caller is cancelled.
         """

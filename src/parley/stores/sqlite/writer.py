@@ -485,10 +485,10 @@ class Writer:
     def _is_checkpoint_due(self, opened: Database) -> bool:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
-        A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes` to the log, a number that
-        depends on the free space on the disk. Several processes may write to the log, and each of them may add less
-        than that. A checkpoint is therefore also due when the size of the log exceeds `WAL_BYTES`. The size of the
-        log and the free space are measured rarely, because a measurement makes the next write slower.
+        A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes` bytes to the log. This number
+        is smaller if the disk has little free space. A checkpoint is also due when the size of the log exceeds
+        `WAL_BYTES`, because several processes may write to the log, and each of them may add fewer bytes. The size
+        of the log and the free space are measured rarely, because a measurement makes the next write slower.
         """
         space = self._space
         assert space is not None
