@@ -9,7 +9,9 @@ from typing import Final
 __all__ = ["HEAD_LINES", "TAIL_LINES", "CommandLines"]
 
 HEAD_LINES: Final = 20
-"""The default maximum number of lines that are shown from the beginning of a command's output, as they arrive."""
+"""The default maximum number of lines that are shown from the beginning of a command's output. Each of these lines
+is shown as soon as it arrives.
+"""
 
 TAIL_LINES: Final = 10
 """The default maximum number of lines that are shown from the end of a command's output, in addition to the first

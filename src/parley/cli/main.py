@@ -15,7 +15,7 @@ __all__ = ["COMMANDS", "main"]
 
 
 class Command(NamedTuple):
-    """An entry in the table of commands. Its module, a `runner.CommandModule`, is imported when the command
+    """A command in the table of commands. Its module, a `runner.CommandModule`, is imported when the command
     runs.
     """
 

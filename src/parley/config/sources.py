@@ -157,7 +157,7 @@ def _parse_value(text: str) -> Any:
 
 
 def parse_argument(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield each entry of the `config` argument of a call as a table. The keys of the argument may be dotted.
+    """Yield each item of the `config` argument of a call as a table. The keys of the argument may be dotted.
 
     Raises:
         BadSetting: a key is invalid.

@@ -1,6 +1,6 @@
 """Records the TLS files of this process: the certificates and private keys that the HTTP server has loaded.
 
-These files are hidden from commands. The list belongs to the process and not to the settings, because the server
+These files are hidden from commands. The list is not part of the settings, because the server
 can load other files while conversations are open. A file stays in the list until the HTTP server has closed.
 """
 

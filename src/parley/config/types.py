@@ -384,9 +384,11 @@ class Price(Struct, frozen=True, kw_only=True):
 
     input: Amount | None = None
     cached_input: Amount | None = None
-    """The price of input tokens that the provider read from its cache; None means the price of other input."""
+    """The price of input tokens that the provider read from its cache; None means the price of other input tokens.
+    """
     cache_write: Amount | None = None
-    """The price of input tokens that the provider wrote to its cache; None means the price of other input."""
+    """The price of input tokens that the provider wrote to its cache; None means the price of other input tokens.
+    """
     output: Amount | None = None
 
 

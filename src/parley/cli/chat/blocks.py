@@ -56,7 +56,7 @@ class BlockSplitter:
 
     @property
     def open_block(self) -> Block | None:
-        """The block that is not finished; None if that block is empty."""
+        """The unfinished block; None if that block is empty."""
         lines = [*self._lines, *self._tail()]
         if not lines and not self._fence:
             return None

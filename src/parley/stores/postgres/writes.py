@@ -446,8 +446,8 @@ class ReleaseGroup(Group):
 
 
 class Release(Request):
-    """A request to release a lease. When the request is submitted, `LeaseKeeper.held` must no longer contain the
-    lease.
+    """A request to release a lease. The caller must remove the lease from `LeaseKeeper.held` before the caller
+    submits the request.
     """
 
     kind = ReleaseGroup

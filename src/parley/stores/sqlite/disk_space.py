@@ -23,8 +23,8 @@ MIN_CHECKPOINT_BYTES: Final = 128 * 1024
 space.
 """
 SHARE: Final = 8
-"""The free space divided by this number is the size at which the write-ahead log is checkpointed, but at least
-`MIN_CHECKPOINT_BYTES` and at most `CHECKPOINT_BYTES`.
+"""The divisor that determines the size at which the write-ahead log is checkpointed. The size is the free space
+divided by this number, but at least `MIN_CHECKPOINT_BYTES` and at most `CHECKPOINT_BYTES`.
 """
 FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
 """The number of free bytes below which a warning is logged, and the write-ahead log is checkpointed at a size
