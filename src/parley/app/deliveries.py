@@ -61,7 +61,8 @@ class Deliveries(Generic[K, T]):
     def put(self, key: K, notification: T) -> None:
         """Deliver a notification in the background. This method returns immediately and never raises an error.
 
-        If the maximum number of undelivered notifications is reached, a notification with a new key is discarded.
+        The notification replaces an undelivered notification with the same key. If the maximum number of
+        undelivered notifications is reached, a notification with a new key is discarded.
         After `close`, every notification is discarded.
         """
         if self._closed:

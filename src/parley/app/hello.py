@@ -25,7 +25,9 @@ class Hello(Struct):
     """The first line of a connection from a relay, or from a process that sends a request about the server."""
 
     parley: str
-    """`relay`, or the name of a request about the server, such as `status`."""
+    """The kind of the line: `relay` for the hello of a relay, or the name of a request about the server, such as
+    `status`.
+    """
     v: int = 0
     """The version of the relay's protocol (`HELLO_VERSION`)."""
     env: dict[str, str] = {}

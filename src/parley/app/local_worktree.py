@@ -176,7 +176,12 @@ class _Repository:
 
     @staticmethod
     def _make_admin(admin: str, path: str, branch: str) -> None:
-        """Create the administrative directory of the worktree in the same form as `git worktree add`."""
+        """Create the administrative directory `admin` of the worktree, with the same files that `git worktree add`
+        creates. `path` is the path of the worktree, and `branch` is its branch.
+
+        Raises:
+            GitFailed: a file exists at `path`, or the parent of `admin` is not a directory.
+        """
         if os.path.lexists(path):
             raise GitFailed(f"{path} already exists")
         parent = os.path.dirname(admin)

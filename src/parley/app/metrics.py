@@ -44,7 +44,7 @@ class ServerMetrics:
         free_bytes: Callable[[], int | None],
         is_store_available: Callable[[], bool],
     ) -> None:
-        """Begin to observe the telemetry of this process.
+        """Create the metrics, and begin to observe the telemetry of this process.
 
         `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log of
         the store, and `free_bytes` returns the free space on the disk of this log, both in bytes. `wal_bytes` and
@@ -139,8 +139,8 @@ class ServerMetrics:
         return render(self.metrics)
 
     def watch_loop(self) -> None:
-        """Begin to measure the delay of the event loop, if the measurement has not begun yet. Before the first
-        call, no timer wakes an idle server.
+        """Begin to measure the delay of the event loop, if the measurement has not begun yet. The measurement needs
+        a timer that wakes an idle server, so it does not begin before this call.
         """
         if self._lag is None:
             loop = asyncio.get_running_loop()

@@ -2,8 +2,8 @@
 finished.
 
 A message contains only the id of the conversation, and is encrypted for the browser. Messages are sent in the
-background, only over https, and only to known push services. Turns and clients are not affected if a message cannot
-be sent.
+background, only over https, and only to the push services of common browsers and to those that the settings allow.
+Turns and clients are not affected if a message cannot be sent.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Keys(Struct, frozen=True):
 
 
 class _Subscription(Struct, frozen=True):
-    """The push subscription of a browser, as the page sends it and the store contains it."""
+    """The push subscription of a browser, in the form in which the page sends it and the server stores it."""
 
     endpoint: str
     keys: _Keys
@@ -107,10 +107,10 @@ class PushSender:
         return None if sender is None else sender.public
 
     async def checked(self, body: bytes) -> bytes:
-        """Check a subscription, and return it in its stored form.
+        """Check the JSON of a subscription (`body`), and return the JSON that is stored.
 
         Raises:
-            PushRefused: the subscription is invalid or its push service is unknown, or Web Push is not installed.
+            PushRefused: the subscription is invalid, its push service is not allowed, or Web Push is not installed.
         """
         if await self._sender_key() is None:
             raise PushRefused("this server cannot send push messages; it needs the extra `push`")
@@ -152,7 +152,9 @@ class PushSender:
         return await asyncio.shield(self._sender)
 
     def _is_known(self, endpoint: str) -> bool:
-        """Return whether the URL `endpoint` belongs to a push service that is known or allowed by the settings."""
+        """Return whether messages may be sent to the URL `endpoint`: an https URL of a push service that common
+        browsers use, or of a push service that the settings allow.
+        """
         if len(endpoint) > MAX_URL_CHARACTERS or not endpoint.isascii() or not endpoint.isprintable():
             return False
         try:

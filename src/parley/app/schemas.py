@@ -100,8 +100,8 @@ def _sent(struct: type[Struct]) -> Schema:
 
 
 def _set_msg(schema: Schema, event: Schema) -> Schema:
-    """Set the schema of the member `msg` in `schema` to the schema `event`, and return `schema`. The struct
-    declares this member only as encoded JSON.
+    """Set the schema of the member `msg` in `schema` to the schema `event`, and return `schema`. The struct from
+    which `schema` was generated declares `msg` only as encoded JSON.
     """
     schema["properties"]["msg"] = event
     return schema

@@ -382,7 +382,8 @@ class Client:
         returns the result.
 
         `on_event` is called with each event of the turn. With a `progress_token`, the server also sends progress
-        notifications, which only `on_frame` gets. `timeout_seconds` is the maximum time to wait for the result.
+        notifications, which are passed only to the `on_frame` callback of `connect`. `timeout_seconds` is the
+        maximum time to wait for the result.
         """
         arguments = {"prompt": prompt, **{name.replace("_", "-"): value for name, value in options.items()}}
         return self._run("codex", arguments, progress_token, on_event, timeout_seconds)

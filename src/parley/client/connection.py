@@ -320,7 +320,9 @@ class Connection:
     # --- from the server -----------------------------------------------------------------
 
     def _receive(self, frame: bytes) -> None:
-        """Handle one message from the server. An invalid message is logged and ignored."""
+        """Pass a notification or request from the server to its callback, and a response to the call that waits for
+        it. An invalid message is logged and ignored.
+        """
         try:
             if self._on_frame is not None:
                 self._on_frame(frame)
@@ -361,7 +363,7 @@ class Connection:
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """Handle the end of the transport: make all requests that have been sent fail, and reconnect if the
+        """After the end of the transport, make all requests that have been sent fail, and reconnect if the
         transport can be restarted. `exit_code` is the exit code of the server's process; None if it is unknown or
         there is no such process.
         """

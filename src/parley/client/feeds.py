@@ -131,8 +131,8 @@ class Reader:
     # --- called by the feed --------------------------------------------------------------
 
     def begin_at(self, after: Seq) -> None:
-        """Set the position of a reader of the latest events. The reader begins with the first event after the
-        position `after`.
+        """Set the position of this reader, which was created with a number of latest events (`last`) instead of a
+        position. The reader gets the events after the position `after`.
         """
         self.after, self.last = after, None
 
@@ -355,9 +355,9 @@ class Feed:
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
-        """Handle the result of a stream request. If the server has accepted the request, the new stream replaces
-        the previous one. If the server has rejected the request, end the readers, unless an earlier stream is still
-        open or `join` is waiting and raises the error.
+        """Read the result of a stream request. If the server has accepted the request, replace the previous stream
+        with the new stream. If the server has rejected the request, end the readers. But do not end the readers if
+        an earlier stream is still open, or if `join` is waiting for the new stream and raises the error.
         """
         self._pending.discard(call.request_id)
         try:

@@ -76,7 +76,7 @@ class Turn:
         Raises:
             TurnFailed: the turn failed or was interrupted.
             CallTimedOut: the turn did not end in time. The turn continues on the server.
-            StreamEnded, ToolFailed, TurnNotFollowable, Disconnected: as for an iteration.
+            StreamEnded, ToolFailed, TurnNotFollowable, Disconnected: as for an iteration over the turn.
         """
         try:
             async with asyncio.timeout(timeout_seconds):

@@ -313,8 +313,9 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether `path`, which lies below `folder`, contains no symbolic link after `folder`. `place` is `path`
-    with all symbolic links resolved. `folders` resolves `folder`.
+    """Return whether the part of `path` after `folder` contains no symbolic link. `path` lies below `folder`, and
+    `place` is `path` with all symbolic links resolved. `folders` is the cache of open directories, which is used to
+    resolve the symbolic links in `folder`. Return False if `folder` cannot be resolved.
     """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:

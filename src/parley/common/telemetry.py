@@ -59,8 +59,8 @@ class Observer(Protocol):
         ...
 
     def measured(self, name: str, seconds: float, outcome: str) -> None:
-        """Receive the duration of an operation, in seconds. Operations of this kind are too frequent to be reported
-        with fields.
+        """Receive the duration, in seconds, and the outcome of the operation `name`. A very frequent operation is
+        reported in this way, without an `Operation` object and its fields.
         """
         ...
 
@@ -188,7 +188,9 @@ class Telemetry:
             one.noted(name, fields)
 
     def measure(self, name: str, seconds: float, outcome: str = "ok") -> None:
-        """Report the duration of an operation that is too frequent to be reported with fields."""
+        """Report the duration, in seconds, and the outcome of an operation that has ended. This method is for very
+        frequent operations, which are reported without an `Operation` object and its fields.
+        """
         for one in self._observers:
             one.measured(name, seconds, outcome)
 

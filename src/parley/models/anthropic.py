@@ -45,8 +45,8 @@ EFFORTS: Final = {
     "xhigh": "xhigh",
     "max": "max",
 }
-"""Maps each value of the setting `model_reasoning_effort` to the value of the API's parameter `effort`. The mapping
-does not contain `none`; for this value, the parameter is not sent.
+"""The value of the API's parameter `effort` for each value of the setting `model_reasoning_effort`. The value
+`none` is missing, because the parameter is then not sent.
 """
 
 WEB_SEARCH: Final = {"type": "web_search_20250305", "name": "web_search"}

@@ -327,9 +327,10 @@ class ChatDecoder:
     """Decodes one reply. `feed` returns deltas, and `end` returns the complete items.
 
     The response ends with a finish reason, the end mark `[DONE]`, or the end of the body. If token counts were
-    requested, they follow the finish reason. Until they arrive, the response is complete (`whole` is True), but the
-    decoder still needs the remaining bytes of the body (`done` is False). Some providers, such as Mistral, send
-    token counts that were not requested. These counts are used if they arrive no later than the finish reason.
+    requested, they follow the finish reason. While they are missing, `whole` is already True, because the response
+    is complete, and `done` is still False, because the decoder needs the remaining bytes of the body. Some
+    providers, such as Mistral, send token counts that were not requested. These counts are used if they arrive no
+    later than the finish reason.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -484,7 +485,7 @@ class ChatDecoder:
             self.got_content = True
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Store the finish reason of a choice, which completes the response. Return whether this reason reports
+        """Store the finish reason of a choice. The response is then complete. Return whether this reason reports
         that the response failed.
         """
         self.whole = self.got_content = True
@@ -496,8 +497,10 @@ class ChatDecoder:
 
     def _fails(self, event: _Event | None, payload: bytes) -> bool:
         """Return whether an event reports that the response failed. If so, store the message of the error, and end
-        the reply. The event has no choices, contains an error, or has an unknown shape. For an unknown shape,
-        `event` is None.
+        the reply.
+
+        `payload` is the data of the event, and `event` is the decoded event; None if the data has an unknown shape.
+        This method is called only for events that have no choices, contain an error, or have an unknown shape.
         """
         error = None if event is None else _error(event.error)
         if error is None:

@@ -1,4 +1,4 @@
-"""The HTTP client of the process, which streams replies. This module handles connections, timeouts and their
+"""The HTTP client of the process. The client streams replies. This module handles connections, timeouts and their
 errors. `endpoint.py` handles providers, keys and retries. The HTTP library is slow to import, so a thread loads it.
 Only the first request waits until the library is loaded.
 """
@@ -37,7 +37,9 @@ with the last bytes. If the time expires, the connection is closed and the next 
 """
 
 REFUSAL_SECONDS: Final = 5
-"""The maximum time, in seconds, to wait for the body of an error response, which contains only an explanation."""
+"""The maximum time, in seconds, to wait for the body of an error response. Such a body contains only an explanation
+of the error.
+"""
 
 REFUSAL_BYTES: Final = 4096
 """The maximum number of bytes that are read from the body of an error response."""

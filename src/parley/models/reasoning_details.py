@@ -14,8 +14,8 @@ from parley.models.text_buffer import TextBuffer
 __all__ = ["ReasoningDetails"]
 
 TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
-"""Maps the type of a block to the name of the member that holds its text. A block of any other type arrives in one
-fragment.
+"""The name of the member that holds the text of a block, keyed by the type of the block. Blocks of these types are
+streamed in fragments. A block of any other type arrives in one piece.
 """
 
 

@@ -87,8 +87,8 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """Return a copy of a JSON value in which all strings, including the names of members, are redacted as by
-        `text`.
+        """Return a copy of a JSON value in which secrets are redacted in all strings, including the names of
+        members. The method `text` redacts each string.
         """
         match value:
             case str():

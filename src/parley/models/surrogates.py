@@ -21,13 +21,15 @@ _PAIR_OR_HALF: Final = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff
 
 
 def stand_in(escape: re.Match[bytes]) -> bytes:
-    """Return the stand-in for one half of a surrogate pair, from the match of its JSON escape."""
+    """Return the private-use character that replaces one half of a surrogate pair (the stand-in), encoded as UTF-8.
+    `escape` is a match of the JSON escape of this half, such as `\\ud83d`.
+    """
     return chr(int(escape[0][2:], 16) + _OFFSET).encode()
 
 
 def without_stand_ins(text: str) -> str:
-    """Replace each pair of stand-ins with the character of the pair, and each single stand-in with U+FFFD. A
-    stand-in is a private-use character in place of one half of a surrogate pair.
+    """Return the text with each pair of stand-ins replaced with the character of the pair, and each single stand-in
+    replaced with U+FFFD. A stand-in is a private-use character in place of one half of a surrogate pair.
     """
     return _PAIR_OR_HALF.sub(_character, text)
 

@@ -16,9 +16,9 @@ __all__ = ["confine"]
 
 
 def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
-    """Allow the calling thread, and every process that it starts, to write only to the paths that the `rules`
-    grant. The restriction is permanent. If the path of a rule is one of the `roots`, it must still have the device
-    and inode numbers of this root.
+    """Permanently prevent the calling thread, and every process that it starts, from writing to any path for which
+    the `rules` grant no right. If the path of a rule is one of the `roots`, the path must still have the device and
+    inode numbers of this root.
 
     Raises:
         SandboxUnavailable: the kernel cannot apply the restriction, or one of the `roots` was replaced.

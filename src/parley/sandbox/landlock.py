@@ -123,7 +123,7 @@ def _closed(resolved: ResolvedPolicy) -> set[str]:
 
 
 def _ancestors(closed: Iterable[str]) -> dict[str, None]:
-    """Return all directories above the `closed` paths, outer directories first."""
+    """Return all directories above the paths `closed` as the keys of a dict, outer directories first."""
     return dict.fromkeys(sorted({folder for path in closed for folder in parents(path)}, key=depth))
 
 
@@ -216,8 +216,8 @@ class Landlock:
 
 
 def confine_thread(policy: SandboxPolicy) -> bool:
-    """Allow the calling thread permanently to write only to the roots of `policy`, and return True. If the kernel
-    does not support Landlock, do nothing and return False.
+    """Permanently prevent the calling thread from writing to any path outside the roots of `policy`, and return
+    True. If the kernel does not support Landlock, do nothing and return False.
 
     Raises:
         SandboxUnavailable: the policy cannot be enforced.

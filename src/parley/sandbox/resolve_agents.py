@@ -16,8 +16,8 @@ class AgentPaths(NamedTuple):
     """The settings of coding agents: files and directories at the top level of the roots."""
 
     paths: set[str]
-    """The paths of the agents' settings, with symbolic links resolved. A path that then equals a root or lies
-    outside all roots is omitted.
+    """The paths of the agents' settings, with symbolic links resolved. A path is omitted if the resolved path is a
+    root or lies outside all roots.
     """
     links: tuple[str, ...]
     """The symbolic links with the names of agents' settings at the top level of the roots."""

@@ -36,7 +36,7 @@ class GitPaths(Struct, kw_only=True):
     links: list[str] = field(default_factory=list)
     """The symbolic links in `directories` that Git follows to a file or directory that controls Git."""
     targets: set[str] = field(default_factory=set)
-    """The targets, in the roots, of the symbolic links in `links`."""
+    """The targets of the symbolic links in `links`, without targets that lie outside the roots."""
 
 
 def find_git(roots: tuple[str, ...]) -> GitPaths:

@@ -36,7 +36,9 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     """The directories that commands may write to."""
     git_directories: tuple[str, ...] = ()
-    """Git directories in the roots, which are read-only or are restored after a command."""
+    """The Git directories in the roots. These directories are read-only, or the files in them that control Git are
+    restored after a command.
+    """
     protected: tuple[str, ...] = ()
     """Files and directories in the roots, other than Git directories, that must not change."""
     missing_git: tuple[str, ...] = ()

@@ -216,7 +216,8 @@ def _writing(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
 
 
 def _filters(paths: Sequence[str], named: _Named) -> list[str]:
-    """Return filters that match protected paths and everything in them.
+    """Return filters that match the protected `paths` and everything in them. `named` collects the parameters that
+    the filters refer to.
 
     The filters also match paths that do not exist yet.
     """

@@ -106,12 +106,12 @@ class _Test(Struct, frozen=True, kw_only=True):
     """
 
     at: int
-    """The offset of the half in `struct seccomp_data`, in bytes."""
+    """The offset, in bytes, of the tested half of the argument in `struct seccomp_data`."""
     mask: int = _EVERY_BIT
     numbers: tuple[int, ...]
     is_one: bool = True
-    """If True, the test succeeds when the masked half is one of `numbers`; if False, the test succeeds when the
-    masked half is none of them.
+    """True if the test succeeds when the masked half of the argument is one of `numbers`; False if the test
+    succeeds when the masked half is none of these numbers.
     """
 
 

@@ -57,7 +57,7 @@ _OBEYED: Final = (
 directory are data.
 """
 _DATA_IN_INFO: Final = frozenset({"refs"})
-"""Names of files in the directory `info` of a Git directory that do not control Git. `refs` is a list of branches
+"""Names of files that do not control Git, in the directory `info` of a Git directory. `refs` is a list of branches
 that `git gc` writes and Git does not read.
 """
 _GIT_MARKS: Final = ("HEAD", "config")

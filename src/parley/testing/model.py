@@ -97,7 +97,8 @@ class ScriptedModel:
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
         """Queue a reply that breaks off after its steps, or after `at` bytes of its body.
 
-        `how` is the way in which the reply ends (see `Ending`).
+        After the last byte, the model ends the body too early (`how="end"`), closes the connection (`"close"`),
+        resets the connection (`"reset"`), or leaves the connection open without further data (`"hang"`).
         """
         self.queue(Cut(steps=steps, at=at, how=how))
 
@@ -105,7 +106,8 @@ class ScriptedModel:
         """Queue a raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by
         default.
 
-        `how` is the way in which the reply ends (see `Ending`).
+        After the last byte, the model ends the body (`how="end"`), closes the connection (`"close"`), resets the
+        connection (`"reset"`), or leaves the connection open without further data (`"hang"`).
         """
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 

@@ -34,7 +34,8 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Cut(Struct, frozen=True, kw_only=True):
     """A reply that breaks off after its steps, or after `at` bytes of its body.
 
-    `how` is the way in which the reply ends.
+    After the last byte, the body ends too early, or the connection is closed, reset or left open, as `how`
+    specifies (see `Ending`).
     """
 
     steps: tuple[Step, ...]

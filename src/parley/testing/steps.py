@@ -58,7 +58,9 @@ class Usage(Struct, frozen=True, kw_only=True):
     input_tokens: int = 10
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
-    """The input tokens that were written to a cache, which only the Anthropic Messages API reports."""
+    """The number of input tokens that were written to a cache. Only the Anthropic Messages API reports this
+    number.
+    """
     output_tokens: int = 5
     reasoning_output_tokens: int = 0
 

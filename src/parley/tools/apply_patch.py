@@ -244,7 +244,9 @@ class Patches:
 
 
 class _Outcome(NamedTuple):
-    """The result of applying a patch. Either `stdout` or `stderr` is non-empty."""
+    """The result of applying a patch. If the patch was applied, `stdout` contains the summary of the changes.
+    Otherwise, `stderr` contains the error.
+    """
 
     stdout: str = ""
     stderr: str = ""

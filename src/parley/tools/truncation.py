@@ -1,4 +1,4 @@
-"""Truncates a command's output for the model and for the event that ends the command.
+"""Truncates a command's output for the model and for the event that reports the end of the command.
 
 The module counts bytes and lines, and does not interpret their content.
 """
@@ -19,7 +19,7 @@ much was removed.
 MAX_LINES: Final = 256
 """The maximum number of lines of a command's output that the model receives."""
 MAX_CHARACTERS_IN_EVENT: Final = 5120
-"""The maximum number of characters of a stream's output in the event that ends the command."""
+"""The maximum number of characters of a stream's output in the event that reports the end of the command."""
 
 
 def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> str:
@@ -60,7 +60,9 @@ def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str
 
 
 def for_end_event(output: StreamOutput) -> str:
-    """Return the start of one stream's output for the event that ends the command, without any added text."""
+    """Return the start of one stream's output for the event that reports the end of the command. No text is added
+    to the output.
+    """
     head = output.head + output.tail if output.size == len(output.head) + len(output.tail) else output.head
     beginning = _first_lines(head[:MAX_BYTES], MAX_LINES)
     whole = len(beginning) == output.size

@@ -305,8 +305,9 @@ def _complaint(found: Any, wanted: dict[str, Any]) -> str:
 
 
 def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the value at `path` in `value`, and the schema of the returned value. `schema` is the schema of
-    `value`.
+    """Return the value at `path` in `value`, and the schema of the returned value. `path` is a path in an error
+    message of the decoder, such as `.items[0].name`. `schema` is the schema of `value`. The returned value is None
+    if there is no value at the path.
     """
     for name, index in _STEP.findall(path):
         if "anyOf" in schema:

@@ -65,8 +65,8 @@ class LineFramer:
         self._overlong: Overlong | None = None
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
-        """Process `data`, and return the lines that it completes, without their line ends. A discarded line is
-        returned as an `Overlong`.
+        """Add `data`, the next bytes of the stream, and return the lines that these bytes complete, without their
+        line ends. A discarded line is returned as an `Overlong`.
         """
         if b"\n" not in data:
             self._hold(data)

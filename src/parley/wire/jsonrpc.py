@@ -51,7 +51,7 @@ RESOURCE_NOT_FOUND: Final = -32002
 """The MCP error code for an unknown resource, in versions 2025-11-25 and earlier."""
 
 encode: Final = msgspec.json.Encoder().encode
-"""Encodes any message as compact JSON."""
+"""A function that encodes any message as compact JSON."""
 
 
 class NestedTooDeeply(msgspec.DecodeError):

@@ -21,7 +21,7 @@ __all__ = ["FIRST_VERSION", "NODE_PATH", "NODE_VERSIONS", "common_version"]
 NODE_PATH: Final = "/node"
 
 FIRST_VERSION: Final = "parley-node.1"
-"""The first version of the protocol between nodes, which lacks `parley/place` and `parley/released`."""
+"""The first version of the protocol between nodes. This version lacks `parley/place` and `parley/released`."""
 
 NODE_VERSIONS: Final = ("parley-node.2", FIRST_VERSION)
 """The versions of the protocol between nodes that this version of Parley knows; the newest is first."""

@@ -1,4 +1,4 @@
-"""The description of the patch format, which the model reads."""
+"""The description of the patch format for the model."""
 
 from __future__ import annotations
 

@@ -117,7 +117,9 @@ class _ForkServer:
                 self._spare = None
 
     def _accept(self) -> bool:
-        """Start the command that the executor requests. Return False if the executor has closed its socket."""
+        """Start the command that the executor requests, and return True. Return False if the executor has closed
+        its socket.
+        """
         try:
             message, descriptors = _received(self._executor)
         except ConnectionError:

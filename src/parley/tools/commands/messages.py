@@ -110,7 +110,9 @@ REQUEST_SIZE: Final = struct.Struct("=Q")
 
 
 class Restriction:
-    """The encoded form of a `Restriction` of `ports/commands.py`."""
+    """The rights that a supervisor gives up permanently before it executes a command: a `Restriction` of
+    `ports/commands.py`, with the paths of its rules as bytes.
+    """
 
     __slots__ = ("files", "network", "rules", "scoped", "seccomp")
 

@@ -37,7 +37,9 @@ step. Therefore, when both mount points are mounted as expected, all other mount
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of the file systems that bubblewrap creates for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
-"""Characters that the kernel writes as a backslash and three octal digits. The backslash must be replaced first."""
+"""The characters that the kernel writes as a backslash and three octal digits. The backslash is first, because the
+escapes of the other characters contain a backslash, which must not be escaped again.
+"""
 NAMELESS: Final = b"nfs"
 """The prefix of file system types for which the kernel reports `/` as the mounted directory, even if another
 directory is mounted.

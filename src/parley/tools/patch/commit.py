@@ -135,7 +135,7 @@ class _Place(Struct, frozen=True):
         return cls(folder, name)
 
     def temporary(self) -> _Place:
-        """Return a place in the same directory with a new random name, for a temporary file."""
+        """Return a `_Place` with a new random file name in the same directory, for a temporary file."""
         return _Place(self.folder, f".parley-patch-{os.urandom(8).hex()}")
 
 

@@ -140,8 +140,8 @@ def _count(text: bytes) -> int:
 
 
 def _split(text: bytes) -> list[bytes]:
-    """Return the lines without their newlines. If the last line has no newline, a newline is appended to it. The
-    last line then differs from a complete line with the same text.
+    """Return the lines of `text` without their newlines. If `text` does not end with a newline, the last returned
+    line ends with a newline, so that it differs from a complete line with the same content.
     """
     lines = text.split(b"\n")
     if last := lines.pop():
@@ -321,8 +321,8 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 
 
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
-    """Move each run in `runs` down as far as possible, or beside a run of the other version. Return the moved runs.
-    `others` are the runs of the other version.
+    """Move each run of changed lines in `runs` down as far as possible, or next to a run of the other version.
+    Return the moved runs. `others` are the runs of the other version.
 
     A run can move up by one line if the line before the run equals the last line of the run. A run can move down by
     one line if the line after the run equals the first line of the run. Each run is moved up and then down as far
@@ -478,7 +478,8 @@ class _Search:
 
 
 class _Front:
-    """The furthest points of paths from one corner of a box, on each diagonal.
+    """One of the two search fronts of Myers' diff algorithm. All paths of a front begin at the same corner of a
+    box. For each diagonal, the front holds the furthest point that a path has reached.
 
     The number of a diagonal is the position in the old sequence minus the position in the new one, plus a constant
     that keeps it positive.
@@ -497,7 +498,9 @@ class _Front:
         self._low = self._high = 0
 
     def enter(self, first: _Point, last: _Point) -> None:
-        """Start at the corner `first` of a box whose opposite corner is `last`."""
+        """Discard all paths, and begin a search at the corner `first` of a new box. `last` is the opposite corner
+        of the box.
+        """
         self._first, self._last = first, last
         self._low = self._high = middle = first.at - first.new_at + self._zero
         self._reached[middle - 1 : middle + 2] = -1, first.at, -1
@@ -539,7 +542,9 @@ class _Front:
         return None
 
     def _widen(self) -> None:
-        """Include the next diagonal on each side. At an edge of the box, exclude the outermost diagonal instead."""
+        """Add the next diagonal on each side to the diagonals that this front searches. At an edge of the box,
+        remove the outermost diagonal instead.
+        """
         if self._low > self._first.at - self._last.new_at + self._zero:
             self._low -= 1
             self._reached[self._low - 1] = -1

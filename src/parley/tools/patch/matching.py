@@ -61,7 +61,9 @@ class Text(Struct, frozen=True):
         return cls(lines, has_bom, last)
 
     def with_lines(self, lines: list[str]) -> bytes:
-        """Return the bytes of a file that contains the given lines instead of the lines of this file."""
+        """Return the bytes of this file after its lines are replaced with `lines`. The byte order mark and a
+        missing newline at the end are kept.
+        """
         text = "\n".join(lines)
         if lines and self.open_end is None:
             text += "\n"
@@ -148,8 +150,8 @@ class _Level:
 
 
 class _Search:
-    """Finds the positions of one file's chunks. The lines of a comparison level are computed when they are first
-    needed.
+    """Finds the positions of a patch's chunks in one file. The lines of the file are normalised for each level of
+    comparison (exact, without trailing whitespace, and so on) only when this level is first needed.
     """
 
     def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> None:

@@ -40,8 +40,8 @@ accepts this depth.
 
 _arguments: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-"""Encodes results as compact JSON with sorted keys. The model's input therefore does not depend on the order of the
-keys that a server sends.
+"""A function that encodes a result as compact JSON with sorted keys. The model's input therefore does not depend on
+the order of the keys that a server sends.
 """
 
 
@@ -140,8 +140,8 @@ def _model_text(result: dict[str, Any]) -> str:
 
 
 def _event_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool call for the event that ends the call. If the result exceeds `MAX_SHOWN_BYTES`,
-    return a note instead, because the event is stored and sent to every client.
+    """Return the result of a tool call for the event that reports the end of the call. If the result exceeds
+    `MAX_SHOWN_BYTES`, return a note instead, because the event is stored and sent to every client.
     """
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:

@@ -128,7 +128,9 @@ class Server:
 
     @property
     def is_in_use(self) -> bool:
-        """True if a turn is using the server or has used it recently."""
+        """True if a turn is using the server, or if the last turn that used the server ended less than the idle
+        time (`Timing`) ago.
+        """
         return self._holders > 0 or self._timer is not None
 
     def _become_idle(self) -> None:

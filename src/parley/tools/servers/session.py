@@ -28,7 +28,7 @@ RESULT_KEYS: Final = ("content", "structuredContent", "isError")
 
 
 class ToolSession:
-    """A session with a tool server, which lists the server's tools and calls them."""
+    """Lists and calls the tools of a tool server in one session."""
 
     def __init__(self, rpc: Session, name: str) -> None:
         self._rpc, self._name = rpc, name
