@@ -363,7 +363,7 @@ class Connection:
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """After the end of the transport, make all requests that have been sent fail, and reconnect if the
+        """Make all requests that have been sent fail, because the transport has ended, and reconnect if the
         transport can be restarted. `exit_code` is the exit code of the server's process; None if it is unknown or
         there is no such process.
         """

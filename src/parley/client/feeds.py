@@ -251,8 +251,8 @@ class Feed:
                 self._joining = None
 
     def _arguments_for(self, reader: Reader) -> dict[str, int]:
-        """Return the arguments of `conversationStream` for a stream with all events that `reader` and the readers
-        that have already joined need.
+        """Return the arguments of `conversationStream` for a stream that begins early enough for `reader` and for
+        the readers that have already joined.
         """
         arguments = {"exclusive": True} if reader.exclusive else {}
         if reader.last is not None:

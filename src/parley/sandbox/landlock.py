@@ -123,7 +123,7 @@ def _closed(resolved: ResolvedPolicy) -> set[str]:
 
 
 def _ancestors(closed: Iterable[str]) -> dict[str, None]:
-    """Return all directories above the paths `closed` as the keys of a dict, outer directories first."""
+    """Return all directories above the paths in `closed`, as the keys of a dict, outer directories first."""
     return dict.fromkeys(sorted({folder for path in closed for folder in parents(path)}, key=depth))
 
 

@@ -87,8 +87,8 @@ def is_replaceable_git_of_another_user(root: str, folder: os.stat_result) -> boo
 
 
 def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the Git directories in a root that the file `git` names, directly or through the file `commondir` of a
-    worktree.
+    """Yield the Git directories that the file `git` names, directly or through the file `commondir` of a worktree.
+    Directories outside the roots are omitted.
 
     Raises:
         SandboxUnavailable: a command could replace one of these directories.

@@ -29,8 +29,8 @@ def find_roots(roots: Iterable[WritableRoot], hidden: Collection[str]) -> tuple[
 
 
 def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the outermost of the `paths` that exist in the roots, without symbolic links. `paths` are the paths
-    where Parley is installed.
+    """Return those of the `paths` where Parley is installed that exist in the roots and contain no symbolic link. A
+    path that lies below another returned path is omitted.
 
     Raises:
         SandboxUnavailable: a root is one of the `paths` or lies in one of them, or a command could create one of

@@ -69,8 +69,8 @@ _MAX_BYTES: Final = 32 * 1024 * 1024
 """The maximum size, in bytes, of one snapshot. The limit is high because a hook may be a compiled program."""
 _MAX_ADDED: Final = 256
 """The maximum number of added files in one directory that are moved aside one by one. If a command has added more
-files and the snapshot contains all files of the directory, the directory is moved aside and created again.
-Otherwise, restoring the directory fails.
+files, the whole directory is moved aside and created again from the snapshot. If the snapshot does not contain all
+files of the directory, restoring fails instead.
 """
 
 

@@ -54,7 +54,9 @@ UNIT: Final = "parley-commands-"
 
 
 def why_none(root: str) -> str | None:
-    """Return the reason why no scope can be created for the commands; None if a scope can be created."""
+    """Return the reason why no scope can be created for the commands; None if a scope can be created. The files of
+    the system are read below the directory `root`.
+    """
     # A systemd outside of this container would confuse the id of this process with the id of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
@@ -78,7 +80,7 @@ def why_none(root: str) -> str | None:
 
 def enter(root: str) -> bool:
     """Ask systemd to move the current process into a new scope with limits. Return whether the process is in the
-    scope.
+    scope. The files of the system are read below the directory `root`.
     """
     amounts = _amounts(root)
     if why_none(root) is not None or not amounts.get("MemTotal"):
@@ -103,7 +105,8 @@ def enter(root: str) -> bool:
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
     """Return two limits of the control group `group`: the memory in bytes, and the number of processes. Return None
-    if Parley did not create the group, or if one of the limits is missing.
+    if Parley did not create the group, or if one of the limits is missing. The limits are read below the directory
+    `root`.
     """
     if not os.path.basename(group).startswith(UNIT):
         return None

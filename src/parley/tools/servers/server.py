@@ -128,8 +128,8 @@ class Server:
 
     @property
     def is_in_use(self) -> bool:
-        """True if a turn is using the server, or if the last turn that used the server ended less than the idle
-        time (`Timing`) ago.
+        """True if a turn is using the server, or if the last turn that used the server ended less than
+        `Timing.idle_seconds` ago.
         """
         return self._holders > 0 or self._timer is not None
 
