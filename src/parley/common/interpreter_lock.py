@@ -33,8 +33,9 @@ _shortened: Final = _Shortened()
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Let a waiting thread get the interpreter lock after `SWITCH_SECONDS` inside the `with` block. Several threads
-    may run such blocks at the same time. The switch interval is restored when no such block is running.
+    """Shorten the interpreter's switch interval to `SWITCH_SECONDS` while the `with` block runs, so that waiting
+    threads get the interpreter lock sooner. Several threads may run such blocks at the same time. The interval is
+    restored when no such block is running.
     """
     with _shortened.lock:
         if not _shortened.count:

@@ -1,4 +1,5 @@
-"""The monthly partitions of the tables that contain the entries, the cuts and the blobs of conversations.
+"""The monthly partitions of the three tables that contain the entries of conversations, the blobs, and the
+positions at which entries refer to blobs.
 
 The upper bits of a conversation's number are the month in which the conversation was created. A partition contains
 a range of numbers, so a conversation stays in one partition, and (conversation, position) is a unique key. The
