@@ -13,6 +13,7 @@ from parley.config.types import ToolServer
 
 __all__ = [
     "secrets_in_arguments",
+    "secrets_in_header",
     "secrets_in_headers",
     "secrets_in_url",
     "secrets_in_variables",
@@ -32,13 +33,20 @@ def secrets_of_tool_server(server: ToolServer) -> Iterator[str]:
 
 
 def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield the parts of the header values that may be secrets: each word, and each part of a word, such as the
-    value of a cookie. The values of the headers in `_ORDINARY_HEADERS` are left out.
+    """Yield the parts of the header values that may be secrets. The values of the headers in `_ORDINARY_HEADERS`
+    are left out.
     """
     for name, value in headers.items():
         if name.lower() not in _ORDINARY_HEADERS:
-            yield from value.split()
-            yield from re.split(r"[\s;,=]+", value)
+            yield from secrets_in_header(value)
+
+
+def secrets_in_header(value: str) -> Iterator[str]:
+    """Yield the parts of a header value that may be secrets: each word, and each part of a word, such as the value
+    of a cookie.
+    """
+    yield from value.split()
+    yield from re.split(r"[\s;,=]+", value)
 
 
 def secrets_in_variables(variables: Mapping[str, str]) -> Iterator[str]:

@@ -189,8 +189,8 @@ class History:
     # --- checkpoints -------------------------------------------------------------------
 
     def copy(self) -> History:
-        """Return an independent copy that has the positions of the items, but not their content. All input must have
-        been sent to the model, and each tool call must have its output (`is_settled`).
+        """Return an independent copy that has the positions of the items, but not their content. All input must
+        have been sent to the model, and each tool call must have its output (`is_settled`).
         """
         history = History(self._root)
         history._seq, history._is_partial = self._seq, self._is_partial

@@ -7,25 +7,22 @@ The key is read for each request and is not stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
+from parley.common.secret_values import MIN_SECRET_CHARACTERS
 from parley.config.provider_keys import find_key, key_variable
+from parley.config.secret_settings import secrets_in_header
 from parley.config.types import Provider, Settings
 from parley.models.errors import MissingVariable
 
-__all__ = ["HIDDEN", "MIN_SECRET_CHARACTERS", "Credentials", "credentials"]
+__all__ = ["HIDDEN", "Credentials", "credentials"]
 
 OPENAI_HINT: Final = (
     "Set it to your API key for OpenAI, or run `parley config init` to store a key or to choose a provider."
 )
 
 HIDDEN: Final = "***"
-
-MIN_SECRET_CHARACTERS: Final = 8
-"""The minimum length, in characters, of a value that is redacted. Shorter values are assumed not to be secrets, and
-redacting them would make error messages unreadable.
-"""
 
 _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.IGNORECASE)
 
@@ -60,21 +57,20 @@ def credentials(settings: Settings) -> Credentials:
     """
     provider = settings.provider
     headers = {name.lower(): value for name, value in provider.http_headers.items()}
-    secrets = {
-        word for name, value in headers.items() if _NAMES_A_SECRET.search(name) for word in _long_words(value)
-    }
+    found = [
+        part for name, value in headers.items() if _NAMES_A_SECRET.search(name) for part in secrets_in_header(value)
+    ]
     for value in provider.query_params.values():
-        secrets.update(_long_words(value))
+        found += value.split()
     for name, variable in provider.env_http_headers.items():
         if value := settings.environ.get(variable, "").strip():
             headers[name.lower()] = value
-            secrets.update(_long_words(value))
+            found += secrets_in_header(value)
     if key := _key(provider, settings.home, settings.environ):
         headers["authorization"] = f"Bearer {key}"
-        # users of local servers often configure a placeholder such as `none` as the key
-        if len(key) >= MIN_SECRET_CHARACTERS:
-            secrets.add(key)
-    return Credentials(headers, secrets)
+        found.append(key)
+    # Users of local servers often configure a short placeholder such as `none` as the key.
+    return Credentials(headers, {secret for secret in found if len(secret) >= MIN_SECRET_CHARACTERS})
 
 
 def _key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | None:
@@ -83,10 +79,6 @@ def _key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | Non
     if (key := find_key(provider, home, environ)) is None:
         raise MissingVariable(variable, OPENAI_HINT if provider.is_openai else provider.env_key_instructions)
     return key
-
-
-def _long_words(value: str) -> Iterator[str]:
-    return (word for word in value.split() if len(word) >= MIN_SECRET_CHARACTERS)
 
 
 def _overlap(text: str, secret: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
+from parley.common.secret_values import MIN_SECRET_CHARACTERS
 from parley.common.variable_names import names_a_secret
 from parley.config.secret_settings import (
     secrets_in_arguments,
@@ -20,7 +21,7 @@ from parley.config.secret_settings import (
     secrets_of_tool_server,
 )
 from parley.config.types import Settings
-from parley.models.credentials import HIDDEN, MIN_SECRET_CHARACTERS, credentials
+from parley.models.credentials import HIDDEN, credentials
 from parley.models.errors import MissingVariable
 from parley.wire.jsonrpc import encode
 

@@ -131,10 +131,12 @@ async def test_headers_come_from_settings_and_environment(caller: Caller) -> Non
         {"http_headers": {"Authorization": f"Bearer {KEY}"}},
         {"http_headers": {"api-key": KEY}},
         {"env_http_headers": {"X-Anything": "MOCK_KEY"}},
+        {"http_headers": {"Cookie": f"theme=dark; sid={KEY}"}},
+        {"env_http_headers": {"Cookie": "COOKIES"}},
     ],
 )
 async def test_a_body_that_echoes_a_key_is_shown_without_it(caller: Caller, sent: dict[str, Any]) -> None:
-    caller.environ["MOCK_KEY"] = KEY
+    caller.environ.update({"MOCK_KEY": KEY, "COOKIES": f"theme=dark; sid={KEY}"})
     echo = plain("401 Unauthorized", f"bad key {KEY}, I said {KEY}!".encode())
     async with Peer(echo) as peer:
         with pytest.raises(UnexpectedStatus) as refused:
