@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -256,12 +257,14 @@ async def _received(content: aiohttp.StreamReader) -> bytes:
     The library stores each HTTP chunk separately, and removes the chunks one by one. A provider may send each token
     in its own chunk, so removing the chunks would take a quarter of the time of a turn. Therefore, this function
     joins the chunks first. It uses a private attribute, because the library has no public method for this purpose.
+    Without this attribute, the result is the same.
     """
     first = b""
     while not first and not content.at_eof():
         first, _ = await content.readchunk()
-    if content.at_eof() or not (chunks := content._buffer):
+    if content.at_eof():
         return first
+    chunks: deque[bytes] = getattr(content, "_buffer", deque())
     if len(chunks) > 1:
         joined = b"".join(chunks)
         chunks.clear()

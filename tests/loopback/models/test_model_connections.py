@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import aiohttp
+import aiohttp.base_protocol
 import pytest
 
 from kit.models.raw_provider import (
@@ -36,6 +38,15 @@ from parley.ports.model import ModelRequest, ResponseDone, TextDelta
 from parley.version import __version__
 
 WHOLE = streamed(chat_text("Done"), CHAT_STOP, CHAT_END)
+
+
+async def test_the_http_library_keeps_received_chunks_in_the_attribute_that_is_used_to_join_them() -> None:
+    protocol = aiohttp.base_protocol.BaseProtocol(asyncio.get_running_loop())
+    reader = aiohttp.StreamReader(protocol, limit=1024)
+    reader.feed_data(b"Hello, ")
+    reader.feed_data(b"world")
+
+    assert list(reader._buffer) == [b"Hello, ", b"world"]
 
 
 def test_the_http_library_is_not_loaded_before_it_is_needed() -> None:
