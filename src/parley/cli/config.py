@@ -39,9 +39,10 @@ examples:
   parley config set limits.turn_cost 2.5
   parley config unset limits.turn_cost
 
-With --json, each setting is a JSON object `{"type": "setting"}` with `key`, `value`,
-`source` (`default`, `config.toml`, `profile`, `environment` or `-c`), and `line`,
-`profile`, `variable` and `is_secret` if they apply.
+With --json, each setting is a JSON object `{"type": "setting"}` with `key`, `value`
+and `source` (`default`, `config.toml`, `profile`, `environment` or `-c`). It also has
+`line` for a line of config.toml, `profile` or `variable` for a profile or an
+environment variable, and `is_secret` for a secret.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 

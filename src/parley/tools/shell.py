@@ -226,9 +226,9 @@ class Shell:
 
 
 def _explained(error: CommandNotStarted, command: Command, settings: Settings) -> CommandNotStarted:
-    """If a command could not be started because its working directory or the interpreter of its program is missing,
-    return an error that names the missing file or directory. Otherwise, return `error` unchanged. The text for a
-    missing program is not changed, because the protocol defines it.
+    """If a command could not be started because its working directory is missing, return an error that names the
+    directory. If the interpreter of its program is missing, return an error that names the program. Otherwise,
+    return `error` unchanged. The text for a missing program is not changed, because the protocol defines it.
     """
     if type(error) is not CommandNotStarted or error.detail not in _MISSING:
         return error
