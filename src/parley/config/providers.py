@@ -22,7 +22,7 @@ def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict
 
 
 def _server(name: str, port: int) -> dict[str, Any]:
-    """Return the settings table of a model server on this computer. Such a provider needs no key."""
+    """Return the settings table of a provider that is a model server on this computer and needs no key."""
     return {"name": name, "base_url": f"http://localhost:{port}/v1", **_COUNTS}
 
 

@@ -354,8 +354,8 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
     one-time code.
     """
     token: bytes = b""
-    """The SHA-256 digest of the bearer token with which the person signed in; empty for a one-time code, and for a
-    sign-in with a one-time code.
+    """The SHA-256 digest of the bearer token with which the person signed in. Empty if the person signed in with a
+    one-time code, and if this object is an unused one-time code.
     """
     created_at: float
     """The time when the person signed in or the one-time code was created, in seconds since the epoch."""

@@ -190,7 +190,7 @@ class TurnRunner:
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
         """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable.
 
-        The end of the previous turn must be durable. After this call, the runner no longer tries to store that end.
+        The caller must not prepare a turn before the end of the previous turn is durable (`is_ending`).
         """
         assert not self.is_ending
         self.turn = LocalTurn(event_id, settings)

@@ -1,9 +1,9 @@
 """Confines commands on macOS with a Seatbelt profile, which the program `sandbox-exec` applies.
 
-A profile is a script that allows certain operations and denies all others. A profile contains no paths, because
-paths are passed as named parameters. A protected path is an exception in the rule that allows writing to its root,
-so the order of the rules that allow operations does not matter. The rules at the end prevent directories from being
-moved. Only these rules deny operations.
+A profile is a list of rules. An operation that no rule allows is denied. A profile contains no paths, because paths
+are passed as named parameters. A protected path is an exception in the rule that allows writing to its root, so the
+order of the rules that allow operations does not matter. The only rules that deny operations are at the end, and
+prevent directories from being moved.
 
 The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every combination of
 upper and lower case.

@@ -152,7 +152,9 @@ class ParleyProcess(_Server):
 
 
 class RawParley(_Server):
-    """A server without a client, for raw messages, used as `async with RawParley(model) as raw`."""
+    """A server whose messages the test itself writes and reads, without the Python client. It is used as
+    `async with RawParley(model) as raw`.
+    """
 
     async def __aenter__(self) -> RawParley:
         self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -130,8 +130,8 @@ class Checkout:
         return kept
 
     async def finish(self) -> str | None:
-        """If the last checkout did not complete, repeat it. Return the directory to which files were moved; None if
-        no file was moved. If the repetition fails, log the reason.
+        """If the last checkout did not complete, repeat it. Return the directory to which the repetition moved the
+        files that it would have overwritten; None if it moved no file. If the repetition fails, log the reason.
 
         An incomplete checkout leaves files of two commits in the worktree. Without the repetition, these files
         would be committed as work of the conversation.

@@ -22,7 +22,8 @@ images in large entries would block the event loop.
 
 
 class Shape(NamedTuple):
-    """The set of optional columns that a group of entries needs: the keys, and the columns for blobs.
+    """The optional columns that a group of entries needs. They are the column of the keys, by which an entry can be
+    found, and the columns for blobs.
 
     Optional columns that are empty for all entries are left out, because asyncpg takes time for each value.
     """

@@ -1,8 +1,7 @@
-"""The SQL for the most frequent writes: granting leases and appending entries. Each statement handles many
-conversations.
+"""The SQL for the most frequent writes: granting leases and appending entries.
 
-Each statement releases the interpreter lock and has to acquire it again, which is slow while the event loop is
-busy. Therefore, one statement handles the requests for many conversations.
+Executing any SQL statement releases the interpreter lock, and acquiring the lock again is slow while the event loop
+is busy. Therefore, each statement of this module handles the requests for many conversations at once.
 """
 
 from __future__ import annotations
