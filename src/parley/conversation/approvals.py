@@ -162,7 +162,7 @@ class ApprovalState:
         """
         return self.open is None and self._event is None
 
-    def learn(self, settled: ApprovalSettlement, *, at: float) -> None:
+    def add_settlement(self, settled: ApprovalSettlement, *, at: float) -> None:
         """Add the settlement `settled`, for example a settlement from before the checkpoint that was read from the
         store. `at` is the time of the settlement, in seconds since the epoch.
         """
@@ -201,7 +201,7 @@ class ApprovalState:
                 if self.open is None or self.open.approval_id != approval_id:
                     raise ValueError(f"the approval {approval_id} is not open")
                 self.open = None
-                self.learn(payload, at=at)
+                self.add_settlement(payload, at=at)
             case SessionGranted(principal=name, token_id=token_id, key=key):
                 if name:
                     self.granted[key] = Grant(at, PrincipalRef(name=name, token_id=token_id))

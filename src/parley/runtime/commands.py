@@ -455,7 +455,7 @@ class AnswerApproval(Command):
         if (position := await local.log.position_of(SETTLED, self._answer.approval_id)) is not None:
             entry = await local.log.entry_at(position)
             settled = msgspec.json.decode(entry.encoded, type=ApprovalSettlement)
-            local.log.projections.approvals.learn(settled, at=entry.at)
+            local.log.projections.approvals.add_settlement(settled, at=entry.at)
         self._searched_up_to = last
 
     def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:

@@ -356,7 +356,7 @@ class Mailbox:
                 await self._delete(command)
             elif isinstance(command, MoveTurn):
                 await self._move_turn(command)
-            elif self._has_log and command.needs_lookup(self._local):
+            elif self._is_log_current and command.needs_lookup(self._local):
                 await command.look_up(self._local)
             elif self._ownership.state is OwnershipState.OWNER:
                 await self._advance_here(command)
@@ -371,7 +371,7 @@ class Mailbox:
             self._fail(command, error)
 
     @property
-    def _has_log(self) -> bool:
+    def _is_log_current(self) -> bool:
         """True if the log in this process is kept current, because this process owns the conversation or follows
         the owner.
         """

@@ -82,7 +82,7 @@ class MessageQueue:
         """
         return next(iter(self._log.queue.waiting.items()), None)
 
-    def takes(self) -> bool:
+    def must_queue(self) -> bool:
         """Return whether a message that arrives now must wait in the queue instead of beginning a turn."""
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 

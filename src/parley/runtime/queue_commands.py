@@ -25,7 +25,7 @@ class QueueMessage(SubmitMessage):
 
     def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         before = local.intake.accepted_before(self.message, self.stored, self.queued)
-        if before is None and local.queue.takes():
+        if before is None and local.queue.must_queue():
             return local.queue.add(self.message, read=self.files, until=self.deadline.at, accepted=self.accepted)
         return super().apply(local)
 
