@@ -563,7 +563,7 @@ async def listener(**options: float) -> AsyncIterator[str]:
 
     async def endpoint(request: HttpExchange) -> HttpAnswer:
         if request.header("Authorization"):
-            request.authenticated()
+            request.mark_authenticated()
         try:
             body = await request.body(1000, lambda size: None)
         except Exception as error:

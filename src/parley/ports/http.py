@@ -85,7 +85,7 @@ class HttpRequest(Protocol):
         """
         ...
 
-    def authenticated(self, limited_as: str | None = None) -> bool:
+    def mark_authenticated(self, limited_as: str | None = None) -> bool:
         """Record that the client is authenticated, and return True. If there are too many connections, the server
         closes connections of unauthenticated clients, but not this connection.
 
@@ -94,7 +94,7 @@ class HttpRequest(Protocol):
         """
         ...
 
-    def has_no_body(self) -> None:
+    def keep_alive_if_no_body(self) -> None:
         """If this request has no body, allow an unauthenticated client to send further requests on its connection.
         If the request has a body, do nothing; the connection is then closed after the response.
         """

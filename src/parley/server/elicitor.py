@@ -140,9 +140,11 @@ class FormElicitor:
             principal=self._principal,
             reason=reason,
         )
-        settled.add_done_callback(partial(self._answered, conversation, approval_id))
+        settled.add_done_callback(partial(self._settle_attempted, conversation, approval_id))
 
-    def _answered(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
+    def _settle_attempted(
+        self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]
+    ) -> None:
         """If the attempt to settle the approval with the client's answer failed, log the error. The client can then
         be asked again. `settled` is the finished future of the attempt.
         """

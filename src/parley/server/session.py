@@ -125,7 +125,7 @@ class _Connection:
         """The running turns that the client began, each with its conversation and the callback that is called when
         the turn ends.
         """
-        self.left_turns: dict[ConversationId, Seq] = {}
+        self.abandoned_turns: dict[ConversationId, Seq] = {}
 
 
 class Session:
@@ -297,11 +297,11 @@ class Session:
     # --- turns that the client began -------------------------------------------------------
 
     @property
-    def left_turns(self) -> dict[ConversationId, Seq]:
+    def abandoned_turns(self) -> dict[ConversationId, Seq]:
         """The conversations in which a `codex` or `codex-reply` call of the client stopped waiting for its turn,
         each with the position before the turn.
         """
-        return self._connection.left_turns
+        return self._connection.abandoned_turns
 
     def note_turn(self, conversation: Conversation, turn: Turn) -> None:
         """Register a turn that a message from the client began, so that `interrupt_turns` can interrupt it."""

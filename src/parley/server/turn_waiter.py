@@ -129,9 +129,9 @@ class TurnWaiter:
         """Submit a message to an existing conversation. The message begins a turn or is added to the running
         turn.
         """
-        left, log = self._session.left_turns.get(self._conversation.id), self._conversation.log
-        if left is not None and left < log.base:
-            self._earlier_end = await last_turn_end(self._conversation, after=left, up_to=log.durable)
+        abandoned, log = self._session.abandoned_turns.get(self._conversation.id), self._conversation.log
+        if abandoned is not None and abandoned < log.base:
+            self._earlier_end = await last_turn_end(self._conversation, after=abandoned, up_to=log.durable)
         await self._submit(content, None, follow_from=None)
 
     async def resume(self, after: Seq, event_id: EventId, *, before: Seq | None = None) -> None:
@@ -193,7 +193,7 @@ class TurnWaiter:
             return  # the client has left, and the turn continues
         self._before, self._turn = after if before is None else before, turn
         self._note_earlier_turn(after)
-        self._session.on_leave(self, self._leave)
+        self._session.on_leave(self, self._stop_waiting)
         self._call.call.context.reply.on_closed(self._lost)
         if self._ended:
             return
@@ -220,8 +220,8 @@ class TurnWaiter:
         """
         assert self._turn is not None
         if self._features.is_timeout(self._call.call.cancel_reason):
-            self._session.left_turns[self._conversation.id] = self._before
-            self._leave()
+            self._session.abandoned_turns[self._conversation.id] = self._before
+            self._stop_waiting()
             self._call.call.drop()
             return
         if self._features.cancels_requests and not self._turn.work.done():
@@ -236,7 +236,7 @@ class TurnWaiter:
         elif entry.type == _ENDED:
             ended = msgspec.json.decode(entry.encoded, type=TurnEnded)
             if self._cancelled and ended.why == "interrupted":
-                self._leave()
+                self._stop_waiting()
                 self._call.call.drop()
             elif ended.why == "done":
                 self._end(TurnEnded(why="done", message=self._last_text))
@@ -269,7 +269,7 @@ class TurnWaiter:
         if input_request is None:
             self._end_with(approval)
             return
-        self._leave()
+        self._stop_waiting()
         self._progress.before_result(partial(self._answer_with, input_request))
 
     def _answer_with(self, input_request: bytes) -> None:
@@ -298,11 +298,11 @@ class TurnWaiter:
         """If an earlier call from this client stopped waiting for its turn, add a note about the end of that turn.
         `before` is the position before the turn of this call.
         """
-        left = self._session.left_turns.pop(self._conversation.id, None)
-        if left is None:
+        abandoned = self._session.abandoned_turns.pop(self._conversation.id, None)
+        if abandoned is None:
             return
         log = self._conversation.log
-        in_memory = log.between(max(left, log.base), before)
+        in_memory = log.between(max(abandoned, log.base), before)
         if (end := turn_end_in(in_memory) or self._earlier_end) is not None:
             self._notes.earlier_turn(end.text or "")
 
@@ -334,11 +334,11 @@ class TurnWaiter:
     def _lost(self) -> None:
         """Stop waiting, because the client has closed the stream of the call. The client can resume the call."""
         if not self._ended:
-            self._session.left_turns[self._conversation.id] = self._before
-            self._leave()
+            self._session.abandoned_turns[self._conversation.id] = self._before
+            self._stop_waiting()
             self._call.call.drop()
 
-    def _leave(self) -> None:
+    def _stop_waiting(self) -> None:
         """Stop sending events and progress notifications, and remove the reader and the callbacks of the call."""
         self._ended = True
         self._call.call.finished()
@@ -359,7 +359,7 @@ class TurnWaiter:
         `ended` is None and the result contains `text`.
         """
         if not self._ended:
-            self._leave()
+            self._stop_waiting()
             text = text if ended is None else ended.message or ""
             self._progress.before_result(partial(self._answer, text, ended))
 

@@ -156,7 +156,7 @@ class HttpEndpoint:
         if (status := self._guard.refusal(request, is_page=file is not None)) is not None:
             return HttpAnswer(status=status) if self._guard.accepts_host(request) else _WRONG_HOST
         if file is not None:
-            request.has_no_body()
+            request.keep_alive_if_no_body()
             return file
         if (page := self._guard.page_of(request)) is not None:
             request.add_headers({"Access-Control-Allow-Origin": page, **_FOR_PAGES})
@@ -171,12 +171,12 @@ class HttpEndpoint:
             if delay := self._authenticator.failed():
                 await asyncio.sleep(delay)
             return UNAUTHORIZED
-        if not request.authenticated(principal.limited_as):
+        if not request.mark_authenticated(principal.limited_as):
             return UNAVAILABLE
         if not self._rate.admits(principal):
             return TOO_MANY
         if path == METRICS_PATH and self._metrics is not None:
-            request.has_no_body()
+            request.keep_alive_if_no_body()
             return self._metrics.answer(request, principal)
         if path != PATH or "?" in request.target:
             return HttpAnswer(status=HTTPStatus.NOT_FOUND)

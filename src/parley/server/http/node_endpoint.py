@@ -89,7 +89,7 @@ class NodeEndpoint:
             or [one.lower() for one in request.header("Upgrade")] != ["websocket"]
         ):
             return self._upgrade_required(request)
-        request.authenticated()
+        request.mark_authenticated()
         return request.open_link(version, lambda channel: self._accept(channel, version))
 
     def _upgrade_required(self, request: HttpRequest) -> HttpAnswer:

@@ -137,7 +137,7 @@ class PageEndpoint:
                 if request.header(PAGE_SECRET) and (delay := self._authenticator.failed()):
                     await asyncio.sleep(delay)
                 return UNAUTHORIZED
-            if not request.authenticated(principal.limited_as):
+            if not request.mark_authenticated(principal.limited_as):
                 return UNAVAILABLE
             if not rate.admits(principal):
                 return TOO_MANY

@@ -125,7 +125,7 @@ class HttpSessions:
 
     async def _begin(self, session: HttpSession) -> None:
         self.expire()
-        if len(self._sessions) >= self._max_sessions or self._has_its_share(session.principal):
+        if len(self._sessions) >= self._max_sessions or self._has_reached_limit(session.principal):
             self._end_longest_idle(session.principal)
         session.idle_since = self._now()
         self._sessions[session.id] = session
@@ -660,7 +660,7 @@ class HttpSessions:
         except StoreError as error:
             self._log.warning("a session cannot be removed from the store: %s", error)
 
-    def _has_its_share(self, principal: Principal) -> bool:
+    def _has_reached_limit(self, principal: Principal) -> bool:
         """Return whether the principal has reached its limit: half of the maximum number of sessions. Return False
         for an admin, who has no such limit.
         """

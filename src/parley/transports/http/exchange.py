@@ -56,7 +56,7 @@ class HttpExchange:
         """Return all values of the request header `name`."""
         return list(self._request.headers.getall(name, ()))
 
-    def authenticated(self, limited_as: str | None = None) -> bool:
+    def mark_authenticated(self, limited_as: str | None = None) -> bool:
         """Record that the client is authenticated, and return True. The connection of an authenticated client is
         not closed when there are too many connections.
 
@@ -68,7 +68,7 @@ class HttpExchange:
         self._connection.read_body()
         return True
 
-    def has_no_body(self) -> None:
+    def keep_alive_if_no_body(self) -> None:
         """Allow further requests on the connection of an unauthenticated client, if this request has no body. If
         the request has a body, the connection is closed after the response.
         """
