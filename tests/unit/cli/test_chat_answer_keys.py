@@ -17,7 +17,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from kit.system.simulated_time import run_in_simulated_time
 from parley.cli import chat_command
-from parley.cli.chat.approval_dialog import LONE_KEY_SECONDS
+from parley.cli.chat.approval_dialog import ANSWER_DELAY_SECONDS
 from parley.cli.chat.approvals import QUIET_SECONDS
 from parley.cli.chat.chat import Chat
 from parley.cli.chat.live import Styled
@@ -25,7 +25,7 @@ from parley.cli.chat.screen import Screen
 from parley.client import Approval
 from parley.wire.ids import CallId
 
-SOON, TYPING = LONE_KEY_SECONDS * 0.9, 0.1
+SOON, TYPING = ANSWER_DELAY_SECONDS * 0.9, 0.1
 ENTER, ESCAPE, BACKSPACE, CTRL_C = "\r", "\x1b", "\x7f", "\x03"
 PASTE = "\x1b[200~top\x1b[201~"
 
@@ -130,12 +130,12 @@ def test_a_word_is_sent_as_a_message() -> None:
 
 
 @pytest.mark.parametrize(("key", "decision"), [("a", "approved"), ("s", "approved_for_session"), ("x", "abort")])
-def test_a_lone_key_decides_after_a_while(key: str, decision: str) -> None:
+def test_a_key_without_a_following_key_decides_after_the_delay(key: str, decision: str) -> None:
     assert typed(key, SOON).result == ([], "")
-    assert typed(key, 2 * LONE_KEY_SECONDS).result == ([decision], "")
+    assert typed(key, 2 * ANSWER_DELAY_SECONDS).result == ([decision], "")
 
 
-def test_a_lone_key_begins_the_reason_for_a_denial() -> None:
+def test_a_key_without_a_following_key_begins_the_reason_for_a_denial() -> None:
     assert typed("d", 1.0, *spelled("not today"), ENTER, 1.0).result == (["denied: not today"], "")
 
 
@@ -159,7 +159,7 @@ def test_a_key_is_taken_back(back: str) -> None:
     ]
 
 
-def test_any_other_key_stops_the_effect_of_a_key() -> None:
+def test_any_other_key_cancels_the_answer() -> None:
     for other in ("\t", "\x1b[D", "\x0c", "\x1b[A"):
         assert typed("a", TYPING, other, 5.0).result == ([], "")
     assert typed("s", TYPING, PASTE, 5.0).result == ([], "stop")
@@ -194,16 +194,16 @@ def test_a_key_does_not_answer_a_later_approval() -> None:
     async def run() -> list[str]:
         chat = OneApproval()
         chat.panel_lines(width=80)
-        taken = chat._dialog.take("a")
-        assert taken is not None
+        pending = chat._dialog.set_pending("a")
+        assert pending is not None
         first, chat.asked = chat.asked, OneApproval().asked
         chat.panel_lines(width=80)
-        await chat._answer_if_lone(taken)
+        await chat._answer_pending(pending)
         assert first is not chat.asked
-        chat._dialog.take("a")
+        chat._dialog.set_pending("a")
         chat.key_pressed()
         chat.asked = OneApproval().asked
-        chat.confirm_stopped_key()
+        chat.confirm_cancelled_key()
         await asyncio.sleep(1)
         return chat.decisions
 

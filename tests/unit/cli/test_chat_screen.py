@@ -57,13 +57,13 @@ class Recorder:
     def answer_key(self, key: str) -> bool:
         return self.answers and key != "s"
 
-    def take_answer_key(self, key: str) -> None:
+    def answer_after_delay(self, key: str) -> None:
         self.calls.append(f"answer {key}")
 
-    def stopped_key(self) -> str | None:
+    def cancelled_key(self) -> str | None:
         return None
 
-    def confirm_stopped_key(self) -> None:
+    def confirm_cancelled_key(self) -> None:
         pass
 
     def answer(self, key: str) -> None:

@@ -1,7 +1,7 @@
 """Shows the question about an open approval, and determines when a key answers the question.
 
-A key that answers takes effect only if no other key follows within `LONE_KEY_SECONDS`. A word that the user types
-as a reply, such as "stop", therefore decides nothing, although it begins with a key that answers.
+A key that answers takes effect only if no other key follows within `ANSWER_DELAY_SECONDS`. A word that the user
+types as a reply, such as "stop", therefore decides nothing, although it begins with a key that answers.
 
 The chat sends the decision to the server (`chat.py`). `approvals.py` defines the questions and the keys.
 """
@@ -17,25 +17,25 @@ from parley.cli.chat.approvals import AnswerGuard, answer_keys, key_rows, questi
 from parley.cli.chat.live import Styled
 from parley.client import Approval
 
-__all__ = ["DENY", "LONE_KEY_SECONDS", "ApprovalDialog", "TakenKey"]
+__all__ = ["ANSWER_DELAY_SECONDS", "DENY", "ApprovalDialog", "PendingAnswer"]
 
 DENY: Final = "d"
 """The key that denies an approval. After this key, the user can write a reason."""
 
-LONE_KEY_SECONDS: Final = 0.4
+ANSWER_DELAY_SECONDS: Final = 0.4
 """The number of seconds after which the answer of a pressed key takes effect. If the user presses another key
 before this time has passed, the first key does not answer.
 """
 
 _REASON_HINT: Final = "Enter denies, with the reason for the agent if you write one. Esc goes back."
 _INPUT_HINT: Final = "To answer, send or clear the input first (Ctrl-C clears it)."
-_TAKEN_HINT: Final = "Esc takes the answer back."
+_PENDING_HINT: Final = "Esc takes the answer back."
 
 
 @dataclass(frozen=True, eq=False)
-class TakenKey:
-    """A key that the user pressed to answer `approval`. The answer takes effect if the user presses no other key
-    within `LONE_KEY_SECONDS`.
+class PendingAnswer:
+    """The answer of a pressed key to `approval`. The answer takes effect if the user presses no other key within
+    `ANSWER_DELAY_SECONDS`.
     """
 
     key: str
@@ -53,10 +53,10 @@ class ApprovalDialog:
         """The approval whose question is on the screen; None if no question is on the screen."""
         self._denying: Approval | None = None
         """The approval that the user is denying; None unless the user is writing a reason."""
-        self._taken: TakenKey | None = None
-        """The pressed key whose answer has not taken effect yet; None if there is no such key."""
-        self._stopped: TakenKey | None = None
-        """The key whose answer the key that is being handled has cancelled; None if it has cancelled no answer."""
+        self._pending: PendingAnswer | None = None
+        """The answer that has not taken effect yet; None if there is no such answer."""
+        self._cancelled: PendingAnswer | None = None
+        """The answer that the key that is being handled has cancelled; None if it has cancelled no answer."""
 
     @property
     def is_denying(self) -> bool:
@@ -95,9 +95,9 @@ class ApprovalDialog:
         if (approval := self._shown) is None:
             return []
         asked: Styled = ("class:question", question(approval) + note)
-        if (taken := self._taken) is not None and taken.approval is approval:
-            label = answer_keys(approval)[taken.key]
-            return [asked, ("class:chosen", f"{taken.key} {label}"), ("class:hint", _TAKEN_HINT)]
+        if (pending := self._pending) is not None and pending.approval is approval:
+            label = answer_keys(approval)[pending.key]
+            return [asked, ("class:chosen", f"{pending.key} {label}"), ("class:hint", _PENDING_HINT)]
         if self._denying is approval:
             return [asked, ("class:hint", _REASON_HINT)]
         if has_input:
@@ -109,11 +109,11 @@ class ApprovalDialog:
     def key_pressed(self) -> None:
         """Record that a key was pressed. This method is called before the key is handled.
 
-        If the answer of the previous key has not taken effect yet, cancel the answer. `stopped_key` then contains
+        If the answer of the previous key has not taken effect yet, cancel the answer. `cancelled_key` then contains
         the previous key until the next key is pressed.
         """
         self._guard.key_pressed()
-        self._taken, self._stopped = None, self._taken
+        self._pending, self._cancelled = None, self._pending
 
     def accepts(self, key: str, approval: Approval | None) -> bool:
         """Return whether pressing `key` now answers `approval`, the open approval of the conversation. `approval`
@@ -123,37 +123,36 @@ class ApprovalDialog:
             return False
         return self._guard.accepts and key in answer_keys(approval)
 
-    def take(self, key: str) -> TakenKey | None:
-        """Record that the user pressed `key`, which answers the question. Return the recorded key; None if no
-        question is on the screen. The caller then waits for `is_lone` before it sends the answer.
+    def set_pending(self, key: str) -> PendingAnswer | None:
+        """Record that the user pressed `key`, which answers the question. Return the recorded answer; None if no
+        question is on the screen. The caller then waits for `takes_effect` before it sends the answer.
         """
-        self._taken = None if self._shown is None else TakenKey(key, self._shown)
-        return self._taken
+        self._pending = None if self._shown is None else PendingAnswer(key, self._shown)
+        return self._pending
 
-    async def is_lone(self, taken: TakenKey) -> bool:
-        """Wait `LONE_KEY_SECONDS`. Return True if the key answers its question: no other key was pressed in this
+    async def takes_effect(self, pending: PendingAnswer) -> bool:
+        """Wait `ANSWER_DELAY_SECONDS`. Return True if the answer takes effect: no other key was pressed in this
         time, and the question is still on the screen.
         """
-        await asyncio.sleep(LONE_KEY_SECONDS)
-        if self._taken is not taken:
+        await asyncio.sleep(ANSWER_DELAY_SECONDS)
+        if self._pending is not pending:
             return False
-        self._taken = None
-        return taken.approval is self._shown
+        self._pending = None
+        return pending.approval is self._shown
 
     @property
-    def stopped_key(self) -> str | None:
-        """The key that was pressed before the last key, if the last key has cancelled the answer of that key;
-        otherwise None. A key cancels the answer of the previous key if this answer has not taken effect yet.
+    def cancelled_key(self) -> str | None:
+        """The key whose answer the last key has cancelled; None if the last key has cancelled no answer. A key
+        cancels the answer of the previous key if that answer has not taken effect yet.
         """
-        return None if self._stopped is None else self._stopped.key
+        return None if self._cancelled is None else self._cancelled.key
 
-    def take_stopped(self) -> TakenKey | None:
-        """Return the key in `stopped_key` together with the approval that the user pressed it to answer, and reset
-        `stopped_key` to None. Return None if no answer was cancelled, or if this approval is no longer on the
-        screen.
+    def take_cancelled(self) -> PendingAnswer | None:
+        """Return the cancelled answer, and clear `cancelled_key`. Return None if no answer was cancelled, or if the
+        question is no longer on the screen.
         """
-        stopped, self._stopped = self._stopped, None
-        return stopped if stopped is not None and stopped.approval is self._shown else None
+        cancelled, self._cancelled = self._cancelled, None
+        return cancelled if cancelled is not None and cancelled.approval is self._shown else None
 
     def answer(self, key: str) -> Approval | None:
         """Handle a key that answers the question, and return the approval that the key decides; None if no question

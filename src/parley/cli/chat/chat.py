@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from msgspec import UnsetType
 
-from parley.cli.chat.approval_dialog import DENY, ApprovalDialog, TakenKey
+from parley.cli.chat.approval_dialog import DENY, ApprovalDialog, PendingAnswer
 from parley.cli.chat.approvals import ANSWERS, OpenApprovals
-from parley.cli.chat.context import Delivery, Hooks, as_message
+from parley.cli.chat.context import Delivery, Extensions, as_message
 from parley.cli.chat.live import LiveRegion, LiveState, Styled, wrapped
 from parley.cli.chat.markdown import MarkdownRenderer
 from parley.cli.chat.status import status_line
@@ -119,8 +119,8 @@ class Chat:
         self.shows_reasoning = False
         self._screen: Terminal | None = None
         self._client: Client | None = None
-        self._hooks = Hooks()
-        self._hooks_loaded = asyncio.Event()
+        self._extensions = Extensions()
+        self._extensions_loaded = asyncio.Event()
         self._markdown_loaded = asyncio.Event()
         """Is set when the Markdown renderer has been loaded, or could not be loaded."""
         self._connected = asyncio.Event()
@@ -188,16 +188,16 @@ class Chat:
 
     async def _load(self) -> None:
         """Load the extensions and the Markdown renderer, which the first frame does not need."""
-        from parley.cli.chat.hooks import load_hooks
+        from parley.cli.chat.extensions import load_extensions
 
-        self._hooks = await asyncio.to_thread(load_hooks)
+        self._extensions = await asyncio.to_thread(load_extensions)
         if self._screen is not None:
-            make_completer, make_keys = self._hooks.make_completer, self._hooks.make_key_bindings
+            make_completer, make_keys = self._extensions.make_completer, self._extensions.make_key_bindings
             self._screen.extend(
                 make_completer(self) if make_completer is not None else None,
                 make_keys(self) if make_keys is not None else None,
             )
-        self._hooks_loaded.set()
+        self._extensions_loaded.set()
         try:
             await asyncio.to_thread(self._markdown.load)
         finally:
@@ -224,10 +224,10 @@ class Chat:
             self._connected.set()
             self._changed()
             if self._args.resume == "":
-                await self._hooks_loaded.wait()
-                if self._hooks.pick_conversation is None:
+                await self._extensions_loaded.wait()
+                if self._extensions.pick_conversation is None:
                     raise CommandFailed("--resume requires an id; `parley ls` lists the conversations")
-                await self._hooks.pick_conversation(self)
+                await self._extensions.pick_conversation(self)
             if self._args.prompt is not None:
                 self._outgoing.put_nowait((self._args.prompt, "join"))
             while True:
@@ -391,7 +391,7 @@ class Chat:
         text = text_of(given)
         attached = tuple(self.attachments)
         own = text if written is None else written
-        found = () if self._hooks.attach is None else tuple(self._hooks.attach(self, own))
+        found = () if self._extensions.attach is None else tuple(self._extensions.attach(self, own))
         followed = await self._followed_conversation()
         overrides = self.overrides
         message_id = str(uuid4())
@@ -616,15 +616,15 @@ class Chat:
         if not text.strip():
             return
         self._wants_server = self._has_sent = True
-        if text[0] in "/!" and (not self._hooks_loaded.is_set() or text[0] in self._hooks.line_handlers):
+        if text[0] in "/!" and (not self._extensions_loaded.is_set() or text[0] in self._extensions.line_handlers):
             self._spawn(self._handle_line(text))
         else:
             self._outgoing.put_nowait((text, "queue" if queue else "join"))
 
     async def _handle_line(self, text: str) -> None:
-        await self._hooks_loaded.wait()
+        await self._extensions_loaded.wait()
         await self._connected.wait()
-        handle = self._hooks.line_handlers.get(text[0])
+        handle = self._extensions.line_handlers.get(text[0])
         if handle is None:
             self._outgoing.put_nowait((text, "join"))
         elif not await handle(self, text):
@@ -639,24 +639,24 @@ class Chat:
     def answer_key(self, key: str) -> bool:
         return self._dialog.accepts(key, self._open_approval)
 
-    def take_answer_key(self, key: str) -> None:
-        if (taken := self._dialog.take(key)) is not None:
-            self._spawn(self._answer_if_lone(taken))
+    def answer_after_delay(self, key: str) -> None:
+        if (pending := self._dialog.set_pending(key)) is not None:
+            self._spawn(self._answer_pending(pending))
 
-    async def _answer_if_lone(self, taken: TakenKey) -> None:
-        if await self._dialog.is_lone(taken) and taken.approval is self._open_approval:
-            self.answer(taken.key)
+    async def _answer_pending(self, pending: PendingAnswer) -> None:
+        if await self._dialog.takes_effect(pending) and pending.approval is self._open_approval:
+            self.answer(pending.key)
         self._changed()
 
-    def stopped_key(self) -> str | None:
-        return self._dialog.stopped_key
+    def cancelled_key(self) -> str | None:
+        return self._dialog.cancelled_key
 
-    def confirm_stopped_key(self) -> None:
-        stopped = self._dialog.take_stopped()
-        if stopped is None or stopped.approval is not self._open_approval:
+    def confirm_cancelled_key(self) -> None:
+        cancelled = self._dialog.take_cancelled()
+        if cancelled is None or cancelled.approval is not self._open_approval:
             return
-        self.answer(stopped.key)
-        if stopped.key == DENY:
+        self.answer(cancelled.key)
+        if cancelled.key == DENY:
             self.submit("", queue=False)  # the key and Enter deny without a reason
 
     def answer(self, key: str) -> None:

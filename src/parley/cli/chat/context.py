@@ -1,6 +1,6 @@
 """The interface between the chat and its extensions: commands, completion, local commands and pickers.
 
-The extensions use only a `ChatContext`, never the screen or the connection directly. `hooks.py` lists the
+The extensions use only a `ChatContext`, never the screen or the connection directly. `extensions.py` lists the
 extensions.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.layout import AnyContainer
     from prompt_toolkit.layout.layout import FocusableElement
 
-__all__ = ["ChatContext", "Delivery", "Hooks", "InitialAction", "LineHandler", "as_message"]
+__all__ = ["ChatContext", "Delivery", "Extensions", "InitialAction", "LineHandler", "as_message"]
 
 Delivery: TypeAlias = Literal["join", "queue"]
 
@@ -152,7 +152,7 @@ InitialAction: TypeAlias = Callable[[ChatContext], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Hooks:
+class Extensions:
     """The extensions of the chat."""
 
     line_handlers: Mapping[str, LineHandler] = field(default_factory=dict)

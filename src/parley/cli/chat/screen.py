@@ -274,7 +274,7 @@ class Screen:
             event.app.suspend_to_background()
 
         def answer(event: KeyPressEvent) -> None:
-            self._actions.take_answer_key(event.data)
+            self._actions.answer_after_delay(event.data)
 
         for key in ANSWERS:
             keys.add(key, filter=is_empty & Condition(partial(self._actions.answer_key, key)))(answer)
@@ -289,20 +289,20 @@ class Screen:
         """
         keys = KeyBindings()
         buffer = self.buffer
-        follows = Condition(lambda: self._actions.stopped_key() is not None)
+        follows = Condition(lambda: self._actions.cancelled_key() is not None)
 
         @keys.add(Keys.Any, filter=follows)
         def _insert(event: KeyPressEvent) -> None:
-            buffer.insert_text(f"{self._actions.stopped_key() or ''}{event.data}")
+            buffer.insert_text(f"{self._actions.cancelled_key() or ''}{event.data}")
 
         @keys.add(Keys.BracketedPaste, filter=follows)
         def _paste(event: KeyPressEvent) -> None:
             pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
-            buffer.insert_text(f"{self._actions.stopped_key() or ''}{pasted}")
+            buffer.insert_text(f"{self._actions.cancelled_key() or ''}{pasted}")
 
         @keys.add("enter", filter=follows)
         def _confirm(event: KeyPressEvent) -> None:
-            self._actions.confirm_stopped_key()
+            self._actions.confirm_cancelled_key()
 
         @keys.add("escape", filter=follows)
         @keys.add("backspace", filter=follows)

@@ -81,20 +81,19 @@ class Actions(Protocol):
     def answer_key(self, key: str) -> bool:
         """Return whether pressing `key` now answers an approval."""
 
-    def take_answer_key(self, key: str) -> None:
+    def answer_after_delay(self, key: str) -> None:
         """Answer the approval on the screen with the decision that `key` stands for, unless the user presses
-        another key within `LONE_KEY_SECONDS`.
+        another key within `ANSWER_DELAY_SECONDS`.
         """
 
-    def stopped_key(self) -> str | None:
-        """Return the key that was pressed before the last key, if the last key has cancelled the answer of that
-        key; otherwise return None. A key cancels the answer of the previous key if this answer has not taken effect
-        yet.
+    def cancelled_key(self) -> str | None:
+        """Return the key whose answer the last key has cancelled; None if the last key has cancelled no answer. A
+        key cancels the answer of the previous key if that answer has not taken effect yet.
         """
 
-    def confirm_stopped_key(self) -> None:
-        """Send the answer of the key that `stopped_key` returns, because the user has confirmed it with Enter. Do
-        nothing if the approval is no longer open.
+    def confirm_cancelled_key(self) -> None:
+        """Answer the approval on the screen with the key that `cancelled_key` returns, because the user confirmed
+        the answer with Enter.
         """
 
     def answer(self, key: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from parley.cli.chat.context import Hooks
+from parley.cli.chat.context import Extensions
 
-__all__ = ["load_hooks"]
+__all__ = ["load_extensions"]
 
 
-def load_hooks() -> Hooks:
+def load_extensions() -> Extensions:
     """Import and return the extensions of the chat, such as its commands and its completion. The chat calls this
     function after the first frame has been drawn.
     """
@@ -20,7 +20,7 @@ def load_hooks() -> Hooks:
     from parley.cli.chat.pickers import pick_conversation
 
     local = LocalCommands()
-    return Hooks(
+    return Extensions(
         line_handlers={PREFIX: handle_command, LOCAL_PREFIX: local.handle},
         attach=attached_images,
         make_completer=ChatCompleter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from parley.cli.chat.hooks import load_hooks
+from parley.cli.chat.extensions import load_extensions
 
 
 def test_other_commands_start_without_the_libraries_of_the_chat() -> None:
@@ -19,8 +19,13 @@ print([name for name in ("prompt_toolkit", "rich", "pygments", "markdown_it") if
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_hooks_handle_commands_and_local_commands() -> None:
-    hooks = load_hooks()
+def test_extensions_handle_commands_and_local_commands() -> None:
+    extensions = load_extensions()
 
-    assert set(hooks.line_handlers) == {"/", "!"}
-    assert None not in (hooks.attach, hooks.make_completer, hooks.make_key_bindings, hooks.pick_conversation)
+    assert set(extensions.line_handlers) == {"/", "!"}
+    assert None not in (
+        extensions.attach,
+        extensions.make_completer,
+        extensions.make_key_bindings,
+        extensions.pick_conversation,
+    )
