@@ -46,7 +46,7 @@ exit code: 0 on success, 1 if the demo failed, 2 for a usage error, 130 after Ct
 MIDDLE_OF_A_SENTENCE: Final = 50
 """The number of characters of the agent's message after which the demo kills the client that shows the message."""
 
-MISSED: Final = 30
+UNSEEN_CHARACTERS: Final = 30
 """The number of characters that the agent writes while no client shows its message: after the demo has killed one
 client, and before another client begins to stream. The complete message is longer.
 """
@@ -62,7 +62,7 @@ idle_exit_minutes = 1
 minute.
 """
 
-INTERRUPT_POLL_SECONDS: Final = 0.05
+WRITTEN_POLL_SECONDS: Final = 0.05
 """The interval, in seconds, between two checks of how many characters the agent has written. The checks begin when
 the demo has killed a client.
 """
@@ -213,7 +213,7 @@ async def _converse(printer: StepPrinter, client: Client, cwd: str, env: Mapping
 
     printer.step("Send a message with another client, and kill it in the middle of a sentence")
     seen = await _kill_in_mid_sentence(printer, conversation, cwd, env)
-    await _until_written(conversation, seen + MISSED)
+    await _until_written(conversation, seen + UNSEEN_CHARACTERS)
 
     printer.step("Return to the same turn, which goes on without that client")
     printer.sent("conversationStream")
@@ -347,7 +347,7 @@ async def _until_written(conversation: Conversation, characters: int) -> None:
         )
         if written >= characters or found.state == "idle":
             return
-        await asyncio.sleep(INTERRUPT_POLL_SECONDS)
+        await asyncio.sleep(WRITTEN_POLL_SECONDS)
 
 
 def _without_foreign_variables() -> dict[str, str]:

@@ -17,13 +17,14 @@ __all__ = ["check_sandbox"]
 PROBLEM: Final = "commands cannot be confined"
 
 
-class _Switch(NamedTuple):
+class _KernelSetting(NamedTuple):
     """A kernel setting that determines whether bubblewrap can create its namespaces."""
 
     name: str
-    against: str
-    """The value of the kernel setting that prevents bubblewrap from creating its namespaces."""
-    mend: str
+    blocking_value: str
+    """The value that prevents bubblewrap from creating its namespaces."""
+    advice: str
+    """What the user can do if the setting has this value."""
 
     def value(self) -> str | None:
         """Return the current value of the kernel setting; None if this system does not have the setting."""
@@ -34,25 +35,28 @@ class _Switch(NamedTuple):
             return None
 
 
-SWITCHES: Final = (
-    _Switch(
+KERNEL_SETTINGS: Final = (
+    _KernelSetting(
         "kernel.apparmor_restrict_unprivileged_userns",
         "1",
         "give bubblewrap an AppArmor profile that allows user namespaces (Ubuntu from 23.10 on): the package "
         "apparmor-profiles has one, bwrap-userns-restrict in /usr/share/apparmor/extra-profiles; copy it to "
         "/etc/apparmor.d and load it with `apparmor_parser -r`",
     ),
-    _Switch(
+    _KernelSetting(
         "kernel.unprivileged_userns_clone",
         "0",
         "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1`",
     ),
-    _Switch("user.max_user_namespaces", "0", "allow user namespaces: `sysctl user.max_user_namespaces=15000`"),
+    _KernelSetting(
+        "user.max_user_namespaces", "0", "allow user namespaces: `sysctl user.max_user_namespaces=15000`"
+    ),
 )
 
-NOT_BY_A_SWITCH: Final = (
+OTHER_ADVICE: Final = (
     "let bubblewrap create user namespaces: in a container this needs a seccomp profile with unshare and mount"
 )
+"""The advice if bubblewrap does not work although no kernel setting prevents it."""
 
 
 async def check_sandbox(report: DoctorReport, settings: Settings | None) -> None:
@@ -70,9 +74,9 @@ async def check_sandbox(report: DoctorReport, settings: Settings | None) -> None
         facts = ", ".join(f"{name}: {value}" for name, value in tried.facts)
         state = "works" if tried.fault is None else f"does not work: {tried.fault}"
         report.info(tried.name, f"{state}; {facts}" if facts else state)
-    for switch in SWITCHES:
-        if (value := switch.value()) is not None:
-            report.info("namespaces", f"{switch.name} is {value}")
+    for setting in KERNEL_SETTINGS:
+        if (value := setting.value()) is not None:
+            report.info("namespaces", f"{setting.name} is {value}")
     report.info("limits", limits)
     if settings is not None:
         _report_hidden(report, found.hidden, settings.sandbox.hidden_paths)
@@ -108,6 +112,7 @@ def _advice(faults: Mapping[str, str], *, is_installed: bool) -> Iterator[str]:
             "`apk add bubblewrap`"
         )
     elif "bubblewrap" in faults:
-        yield from [switch.mend for switch in SWITCHES if switch.value() == switch.against] or [NOT_BY_A_SWITCH]
+        advice = [one.advice for one in KERNEL_SETTINGS if one.value() == one.blocking_value]
+        yield from advice or [OTHER_ADVICE]
     if "landlock" in faults:
         yield "for Landlock: use kernel 6.2 or newer, with `landlock` in /sys/kernel/security/lsm"

@@ -126,20 +126,20 @@ def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
 
     from parley.cli.runner import run_command
 
-    ending = _Ending()
+    process_exit = _ProcessExit()
     if exits:
-        atexit.register(ending.exit_if_threads_run)  # registered first, so that it is called last
+        atexit.register(process_exit.exit_if_threads_run)  # registered first, so that it is called last
     try:
         code = run_command(command.name, import_module(f"parley.cli.{command.module}"), arguments)
         if exits:  # a late Ctrl-C must not print a traceback
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:  # Ctrl-C was pressed before or after the command ran
         code = 128 + signal.SIGINT
-    ending.code = code
+    process_exit.code = code
     return code
 
 
-class _Ending:
+class _ProcessExit:
     """Ends the process without freeing the state of its libraries if other threads are still running.
 
     Freeing this state would crash a thread that uses OpenSSL, for example while it imports the HTTP library.

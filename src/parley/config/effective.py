@@ -114,7 +114,7 @@ class _Report:
                 defaults = asdict(default) if isinstance(default, Struct) else default or {}
                 for name, inner in check.fields.items():
                     below = value.get(name) if isinstance(value, Mapping) else None
-                    yield from self._settings((*at, name), inner, below, _named(defaults, name))
+                    yield from self._settings((*at, name), inner, below, _default_of(defaults, name))
             case Named():
                 for name, one in (value or {}).items():
                     if isinstance(check.entry, Table):
@@ -189,7 +189,7 @@ _ADDRESSES: Final = {"openai": "OPENAI_BASE_URL", "oss": "CODEX_OSS_BASE_URL", "
 """The environment variables that contain the URLs of providers, keyed by the name of the provider."""
 
 
-def _named(defaults: Mapping[str, Any], name: str) -> Any:
+def _default_of(defaults: Mapping[str, Any], name: str) -> Any:
     """Return the default value of the key `name`. The keys of `defaults` are names of fields. If `name` is a
     keyword of Python, such as `from`, the name of its field ends with an underscore.
     """
