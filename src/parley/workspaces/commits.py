@@ -106,13 +106,13 @@ class Commits:
     async def _index_files(self, seconds: float) -> dict[str, ListedFile]:
         return index_files(await self._git.on_tree(*LIST_INDEX, seconds=seconds, is_list=True))
 
-    async def _index_without(self, paths: Sequence[str], seconds: float) -> str:
-        """Create a copy of the index without the submodules `paths`, and return the path of the copy. `seconds` is
+    async def _index_without(self, submodules: Sequence[str], seconds: float) -> str:
+        """Create a copy of the index without the given submodules, and return the path of the copy. `seconds` is
         the timeout of the Git command.
         """
         copy = os.path.join(self._paths.admin, "parley-index")
         await asyncio.to_thread(shutil.copyfile, os.path.join(self._paths.admin, "index"), copy)
-        stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
+        stdin = "".join(f"{path}\0" for path in submodules).encode(errors="surrogateescape")
         remove = ("update-index", "-z", "--force-remove", "--stdin")
         await self._git.on_tree(*remove, index=copy, seconds=seconds, stdin=stdin)
         return copy

@@ -22,7 +22,7 @@ __all__ = ["begin_deletion", "move_away"]
 
 log: Final = logging.getLogger(__name__)
 
-_REMOVED: Final = re.compile(r".+\.removed-[0-9]+")
+_REMOVED_NAME: Final = re.compile(r".+\.removed-[0-9]+")
 """A pattern that matches the names of removed worktrees, but not the names of clones and of their lock files."""
 
 
@@ -58,7 +58,7 @@ def _delete(repositories: str) -> None:
     except OSError:
         return
     for name in names:
-        if _REMOVED.fullmatch(name):
+        if _REMOVED_NAME.fullmatch(name):
             try:
                 shutil.rmtree(os.path.join(repositories, name), ignore_errors=True)
             except RecursionError:

@@ -198,7 +198,7 @@ class Worktree:
             return False
         return not await self._git.on_clone("rev-list", "--max-count=1", head, "--not", "--remotes=origin")
 
-    def remove(self) -> None:
+    def move_away(self) -> None:
         """Rename the worktree and its administrative directory, so that `begin_deletion` deletes them."""
         move_away(self.paths)
 

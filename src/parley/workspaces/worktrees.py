@@ -163,7 +163,7 @@ async def _collect(paths: WorktreePaths, worktree_of: Callable[[str], Worktree],
             continue
         try:
             if await one.is_pushed():
-                await completed(one.remove)
+                await completed(one.move_away)
                 log.info("the unused worktree of %s was removed", name)
         except (GitFailed, OSError) as error:
             log.warning("the unused worktree of %s was not removed: %s", name, error)

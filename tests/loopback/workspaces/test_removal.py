@@ -65,12 +65,12 @@ def _excepthook(args: threading.ExceptHookArgs) -> None:
 
 def intercept(monkeypatch: pytest.MonkeyPatch, node: Node, before: Callable[[str], None]) -> None:
     """Call `before` with the name of each file operation that removes the worktree, before the operation runs."""
-    remove, is_removing = Worktree.remove, False
+    move_away, is_removing = Worktree.move_away, False
 
     def removing(tree: Worktree) -> None:
         nonlocal is_removing
         is_removing = True
-        remove(tree)
+        move_away(tree)
 
     def intercepted(name: str) -> Callable[..., Any]:
         real = getattr(os, name)
@@ -84,7 +84,7 @@ def intercept(monkeypatch: pytest.MonkeyPatch, node: Node, before: Callable[[str
         return call
 
     monkeypatch.setattr(threading, "excepthook", _excepthook)
-    monkeypatch.setattr(Worktree, "remove", removing)
+    monkeypatch.setattr(Worktree, "move_away", removing)
     for name in OPERATIONS:
         monkeypatch.setattr(os, name, intercepted(name))
 

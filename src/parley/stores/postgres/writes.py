@@ -192,7 +192,7 @@ def _append_sql(shape: Shape, has_changed: bool) -> str:
     """
 
 
-class _Change:
+class _LogAppends:
     """All appends to one conversation that a statement executes."""
 
     __slots__ = ("batches", "held", "last", "summary")
@@ -254,49 +254,49 @@ class AppendGroup(Group):
         await pack(request.batch for request in self._requests)
 
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
-        changes: dict[int, _Change] = {}
+        logs: dict[int, _LogAppends] = {}
         outcomes: list[Any] = []
         for request in self._requests:
             held = request.held
-            change = changes.get(held.number) or _Change(held)
-            why = change.refusal(request.batch.first)
+            log = logs.get(held.number) or _LogAppends(held)
+            why = log.refusal(request.batch.first)
             outcomes.append(why)
             if why is None:
-                change.add(request.batch, request.summary)
-                changes[held.number] = change
-        written = await self._written(db, changes) if may_be_done else set()
-        if rest := [change for number, change in changes.items() if number not in written]:
+                log.add(request.batch, request.summary)
+                logs[held.number] = log
+        written = await self._written(db, logs) if may_be_done else set()
+        if rest := [log for number, log in logs.items() if number not in written]:
             written |= await self._append(db, rest)
-            if may_be_done and len(written) < len(changes):
-                written |= await self._written(db, changes)  # the earlier attempt was committed after all
+            if may_be_done and len(written) < len(logs):
+                written |= await self._written(db, logs)  # the earlier attempt was committed after all
         for number in written:
-            held, change = changes[number].held, changes[number]
-            held.last, held.batch, held.summary = change.last, self._token, change.summary
-        self._fenced = changes.keys() - written
+            held, log = logs[number].held, logs[number]
+            held.last, held.batch, held.summary = log.last, self._token, log.summary
+        self._fenced = logs.keys() - written
         return [
             LeaseLost() if outcome is None and request.held.number in self._fenced else outcome
             for request, outcome in zip(self._requests, outcomes, strict=True)
         ]
 
-    async def _append(self, db: Connection, changes: Sequence[_Change]) -> set[int]:
-        """Append the entries of `changes` with one statement. Return the numbers of the conversations that were
+    async def _append(self, db: Connection, logs: Sequence[_LogAppends]) -> set[int]:
+        """Append the entries of `logs` with one statement. Return the numbers of the conversations that were
         changed. Conversations that no longer have the expected epoch, last position or last batch are not changed.
         """
-        shape, arrays = arrays_of([(one.held.number, batch) for one in changes for batch in one.batches])
-        heads = zip(*(change.head() for change in changes), strict=True)
-        changed = [change.changed() for change in changes]
+        shape, arrays = arrays_of([(one.held.number, batch) for one in logs for batch in one.batches])
+        heads = zip(*(log.head() for log in logs), strict=True)
+        changed = [log.changed() for log in logs]
         has_changed = any(one is not None for one in changed)
         summaries = zip(*(one or _UNCHANGED for one in changed), strict=True) if has_changed else ()
         sql = _append_sql(shape, has_changed)
         return {row[0] for row in await db.fetch(sql, *heads, *summaries, self._token, *arrays)}
 
-    async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
+    async def _written(self, db: Connection, logs: dict[int, _LogAppends]) -> set[int]:
         """Return the numbers of the conversations whose entries in this group were already written by an earlier
         attempt. Before returning, wait until the standbys have received these entries.
         """
         rows = await db.fetch(
             "SELECT number FROM conversations WHERE number = ANY($1::bigint[]) AND batch = $2",
-            list(changes),
+            list(logs),
             self._token,
         )
         if rows:

@@ -65,11 +65,11 @@ class ReadOnlyHome:
     the methods of `Database`.
     """
 
-    def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """Create the reader. `opened` is a function that returns the open database, or None if this process has not
-        opened it yet.
+    def __init__(self, home: Home, database_if_open: Callable[[], Database | None]) -> None:
+        """Create the reader. `database_if_open` is a function that returns the open database, or None if this
+        process has not opened it yet.
         """
-        self._home, self._opened = home, opened
+        self._home, self._database_if_open = home, database_if_open
         self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
 
@@ -86,7 +86,7 @@ class ReadOnlyHome:
         until = time.monotonic() + CALL_SECONDS
         while True:
             with self._home.read_only_lock:
-                if (opened := self._opened()) is None:
+                if (opened := self._database_if_open()) is None:
                     if self._home.is_closed:
                         raise StoreFailed("the store is closed")
                     try:

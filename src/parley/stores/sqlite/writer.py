@@ -70,17 +70,18 @@ all its checks before it changes the database. It may be called again if the tra
 class _Job:
     """A write request in the queue of the writer.
 
-    `one` is the data of the request. The function `work` executes the request, possibly together with other
+    `request` is the data of the request. The function `work` executes the request, possibly together with other
     requests for the same function. `batch` contains the entries to pack before `work` is called; None if there are
     no entries.
     """
 
-    __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
+    __slots__ = ("batch", "future", "has_expired", "request", "until", "work")
 
     def __init__(
-        self, future: Future[Any], work: WriteMany[Any, Any], one: Any, batch: Batch | None, until: float
+        self, future: Future[Any], work: WriteMany[Any, Any], request: Any, batch: Batch | None, until: float
     ) -> None:
-        self.future, self.work, self.one, self.batch, self.until = future, work, one, batch, until
+        self.future, self.work, self.request = future, work, request
+        self.batch, self.until = batch, until
         self.has_expired = False
         """True if the job has waited too long for the write lock and will not be executed."""
 
@@ -303,7 +304,7 @@ class Writer:
         needs the lock.
         """
         with self._deciding:
-            is_needed = any(job.one is not open_only for job in (*self._waiting, *self._jobs))
+            is_needed = any(job.request is not open_only for job in (*self._waiting, *self._jobs))
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
@@ -473,7 +474,7 @@ class Writer:
         self.opened.refuse_newer()
         for work, some in groupby(jobs, key=_work_of):
             done = list(some)
-            for job, result in zip(done, work(db, [job.one for job in done]), strict=True):
+            for job, result in zip(done, work(db, [job.request for job in done]), strict=True):
                 failed = isinstance(result, ParleyError)
                 outcomes.append((job.future, None, result) if failed else (job.future, result, None))
                 if job.batch is not None:
