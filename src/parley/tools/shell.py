@@ -397,11 +397,16 @@ def _outcome(
         output = f"command timed out after {int(shell_call.timeout_ms)} milliseconds"
         if settings.approval_policy in ("never", "on-request"):
             output = failed_in_sandbox("command timed out", policy)
-        return _Outcome(output=_with(ended.remarks, output), stderr=_with(ended.remarks, _TIMED_OUT))
+        return _Outcome(
+            output=_with_remarks(ended.remarks, output), stderr=_with_remarks(ended.remarks, _TIMED_OUT)
+        )
     if ended.exit_code is None:
         why = "command was killed by a signal"
         output = failed_in_sandbox(why, policy)
-        return _Outcome(output=_with(ended.remarks, output), stderr=_with(ended.remarks, f"sandbox error: {why}"))
+        return _Outcome(
+            output=_with_remarks(ended.remarks, output),
+            stderr=_with_remarks(ended.remarks, f"sandbox error: {why}"),
+        )
     streams = {one.stream: one for one in kept.streams} if kept else {}
     stdout, stderr = streams.get("stdout"), streams.get("stderr")
     shown_stderr = for_end_event(stderr) if stderr else ""
@@ -419,7 +424,7 @@ def _outcome(
     )
 
 
-def _with(remarks: Sequence[str], output: str) -> str:
+def _with_remarks(remarks: Sequence[str], output: str) -> str:
     """Return the text `output`, followed by each of the `remarks` on a new line. `output` is the text that replaces
     the output of a command that timed out or was killed by a signal.
     """

@@ -204,7 +204,7 @@ print(os.listdir("/proc/self/fd"), sys.stdin.read(), open("/proc/self/oom_score_
 
 SECOND_FENCE: Final = """
 import ctypes, os
-from parley.tools.commands.messages import Restriction
+from parley.tools.commands.messages import EncodedRestriction
 from parley.tools.commands.restrict import restricted
 
 os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
@@ -215,7 +215,7 @@ def start():
     return os.posix_spawn("/bin/ls", ["ls", "/proc/self/fd"], {})
 
 
-pid = restricted(Restriction(files=2, network=0, scoped=0, rules=((b"/", 2),), seccomp=b""), start)
+pid = restricted(EncodedRestriction(files=2, network=0, scoped=0, rules=((b"/", 2),), seccomp=b""), start)
 os.waitpid(pid, 0)
 """
 """A program in a process with an inheritable descriptor. The process that really starts commands has none."""

@@ -49,8 +49,8 @@ def _variable(name: str, value: str) -> tuple[bytes, bytes]:
     return _as_bytes(name, what), _as_bytes(value, what)
 
 
-def _restriction(restriction: Restriction) -> messages.Restriction:
-    return messages.Restriction(
+def _restriction(restriction: Restriction) -> messages.EncodedRestriction:
+    return messages.EncodedRestriction(
         files=restriction.handled_files,
         network=restriction.handled_network,
         scoped=restriction.scoped,

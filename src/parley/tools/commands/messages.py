@@ -39,8 +39,8 @@ __all__ = [
     "UNCONFINED",
     "UNLIMITED",
     "UNSTARTED",
+    "EncodedRestriction",
     "Request",
-    "Restriction",
 ]
 
 MESSAGE: Final = struct.Struct("=cqq")
@@ -109,7 +109,7 @@ REQUEST_SIZE: Final = struct.Struct("=Q")
 """The format of the length field that precedes a request. The length is in bytes."""
 
 
-class Restriction:
+class EncodedRestriction:
     """The rights that a supervisor gives up permanently before it executes a command: a `Restriction` of
     `ports/commands.py`, with the paths of its rules as bytes.
     """
@@ -137,7 +137,7 @@ class Request:
         reports: bool,
         mounts: tuple[MountSpec, ...],
         max_processes: int | None,
-        restriction: Restriction | None,
+        restriction: EncodedRestriction | None,
         approved: Approved | None = None,
     ) -> None:
         self.argv, self.cwd, self.env, self.approved = argv, cwd, env, approved
@@ -157,5 +157,5 @@ class Request:
         """Decode a request from the bytes after the length field."""
         parts = marshal.loads(data)
         if parts["restriction"] is not None:
-            parts["restriction"] = Restriction(**parts["restriction"])
+            parts["restriction"] = EncodedRestriction(**parts["restriction"])
         return cls(**parts)

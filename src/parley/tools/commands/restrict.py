@@ -17,7 +17,7 @@ import sys
 
 from parley.common import landlock
 
-from .messages import STEPS, Restriction
+from .messages import STEPS, EncodedRestriction
 
 TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ RULESET_STEP, CLOSE_STEP, PRIVILEGE_STEP, LANDLOCK_STEP, SECCOMP_STEP = range(le
 
 READ_DIR: Final = 1 << 3
 """The Landlock right to list a directory. All versions of Landlock support this right."""
-EXAMPLE: Final = Restriction(files=READ_DIR, network=0, scoped=0, rules=((b"/", READ_DIR),), seccomp=b"")
+EXAMPLE: Final = EncodedRestriction(files=READ_DIR, network=0, scoped=0, rules=((b"/", READ_DIR),), seccomp=b"")
 
 SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
 """Error numbers after which a rule is skipped, because its path is missing, unreachable or a symbolic link. Rules
@@ -93,7 +93,7 @@ def prctl(option: int, argument: int) -> None:
             pass  # some left-over processes may then be missed, but no restriction depends on this call
 
 
-def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
+def restricted(restriction: EncodedRestriction, start: Callable[[], int]) -> int:
     """Call `start` in a restricted thread and return its result. The program that `start` runs is also restricted.
 
     The kernel restricts single threads, so the other threads of this process keep their rights. A thread is used
@@ -186,7 +186,7 @@ def _apply(ruleset: int, instructions: bytes) -> None:
         raise StepFailed(step, _number(error)) from error
 
 
-def _make_ruleset(restriction: Restriction) -> int:
+def _make_ruleset(restriction: EncodedRestriction) -> int:
     ruleset = landlock.create_ruleset(restriction.files, restriction.network, restriction.scoped)
     try:
         for path, rights in restriction.rules:

@@ -182,8 +182,8 @@ def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
 # --- hunks -----------------------------------------------------------------------------------
 
 
-class _Change(NamedTuple):
-    """A change that replaces the old lines from `at` up to but not including `end` with the new lines from `new_at`
+class _Edit(NamedTuple):
+    """An edit that replaces the old lines from `at` up to but not including `end` with the new lines from `new_at`
     up to but not including `new_end`. Lines are numbered from 0. Line 0 is the first line of `_Region.lead`.
     """
 
@@ -219,18 +219,18 @@ def _compared(region: _Region, *, context: int, effort: Effort) -> Iterator[byte
         text = new[new_offsets[start] : new_offsets[end]] if sign == b"+" else old[offsets[start] : offsets[end]]
         return _Block(sign, end - start, text)
 
-    for changes in _near_each_other(_changes(lines, new_lines, region, effort), context=context):
-        start = max(changes[0].at - context, 0)
-        end = min(changes[-1].end + context, len(lines))
+    for edits in _near_each_other(_edits(lines, new_lines, region, effort), context=context):
+        start = max(edits[0].at - context, 0)
+        end = min(edits[-1].end + context, len(lines))
         blocks: list[_Block] = []
         shown = start
-        for change in changes:
-            blocks.append(block(b" ", shown, change.at))
-            blocks.append(block(b"-", change.at, change.end))
-            blocks.append(block(b"+", change.new_at, change.new_end))
-            shown = change.end
+        for edit in edits:
+            blocks.append(block(b" ", shown, edit.at))
+            blocks.append(block(b"-", edit.at, edit.end))
+            blocks.append(block(b"+", edit.new_at, edit.new_end))
+            shown = edit.end
         blocks.append(block(b" ", shown, end))
-        new_start = changes[0].new_at - (changes[0].at - start)
+        new_start = edits[0].new_at - (edits[0].at - start)
         yield _hunk(
             [block for block in blocks if block.lines],
             at=region.skipped + start,
@@ -238,10 +238,10 @@ def _compared(region: _Region, *, context: int, effort: Effort) -> Iterator[byte
         )
 
 
-def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_Change]]:
-    """Yield groups of changes whose context lines are adjacent or overlap."""
-    together = changes[:1]
-    for earlier, later in pairwise(changes):
+def _near_each_other(edits: list[_Edit], *, context: int) -> Iterator[list[_Edit]]:
+    """Yield groups of edits whose context lines are adjacent or overlap."""
+    together = edits[:1]
+    for earlier, later in pairwise(edits):
         if later.at - earlier.end > 2 * context:
             yield together
             together = []
@@ -274,7 +274,7 @@ def _signed(sign: bytes, text: bytes) -> bytes:
 # --- which lines change ----------------------------------------------------------------------
 
 
-def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort: Effort) -> list[_Change]:
+def _edits(lines: list[bytes], new_lines: list[bytes], region: _Region, effort: Effort) -> list[_Edit]:
     numbers: defaultdict[bytes, int] = defaultdict()
     numbers.default_factory = numbers.__len__
     old = [numbers[line] for line in lines]
@@ -291,14 +291,14 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
     runs = _slid(old, runs, new_runs, effort)
     new_runs = _slid(new, new_runs, runs, effort)
 
-    changes: list[_Change] = []
+    edits: list[_Edit] = []
     shift = new_shift = hidden
     for kept in sorted(runs.keys() | new_runs.keys()):
         at, new_at = kept + shift, kept + new_shift
         shift += runs.get(kept, 0)
         new_shift += new_runs.get(kept, 0)
-        changes.append(_Change(at, kept + shift, new_at, kept + new_shift))
-    return changes
+        edits.append(_Edit(at, kept + shift, new_at, kept + new_shift))
+    return edits
 
 
 Runs = dict[int, int]

@@ -89,20 +89,20 @@ class TouchedFiles:
         sections: list[str] = []
         shown: dict[_Pair, str] = {}
         steps, room = 2 * STEPS, MAX_DIFF_BYTES
-        for change in sorted(self._changes(), key=lambda change: change.new_name):
-            hunks = None if change.pair is None else self._hunks.get(change.pair)
-            if hunks is None and change.least_bytes <= room:
+        for file in sorted(self._file_versions(), key=lambda file: file.new_name):
+            hunks = None if file.pair is None else self._hunks.get(file.pair)
+            if hunks is None and file.least_bytes <= room:
                 # A file gets at most half of the remaining steps, so that some are left for the next file.
                 effort = Effort(steps // 2)
-                hunks = change.hunks(effort)
+                hunks = file.hunks(effort)
                 steps -= steps // 2 - effort.left
             size = 0 if hunks is None else len(hunks.encode())
             if size > room:
                 hunks = None
-            elif hunks is not None and change.pair is not None:
+            elif hunks is not None and file.pair is not None:
                 room -= size
-                shown[change.pair] = hunks
-            sections.append(change.rendered(hunks))
+                shown[file.pair] = hunks
+            sections.append(file.rendered(hunks))
         self._hunks = shown
         return "".join(sections)
 
@@ -119,25 +119,25 @@ class TouchedFiles:
                     room -= len(version.content)
         return now
 
-    def _changes(self) -> list[_Change]:
+    def _file_versions(self) -> list[_FileVersions]:
         now = self._read_all()
         roots: dict[str, str | None] = {}
         names = {place: _name(place, self._given[place], roots) for place in self._before}
 
-        changes: list[_Change] = []
+        versions: list[_FileVersions] = []
         moved: set[str] = set()
         for new_place, place in self._origins.items():
             before = self._before.get(place)
             gone = before is not None and now[place] is None and place not in moved
             if gone and self._before.get(new_place) is None and now.get(new_place) is not None:
-                changes.append(_Change(names[place], names[new_place], before, now[new_place]))
+                versions.append(_FileVersions(names[place], names[new_place], before, now[new_place]))
                 moved |= {place, new_place}
-        changes += [
-            _Change(names[place], names[place], before, now[place])
+        versions += [
+            _FileVersions(names[place], names[place], before, now[place])
             for place, before in self._before.items()
             if place not in moved
         ]
-        return changes
+        return versions
 
 
 class _Version(NamedTuple):
@@ -159,7 +159,7 @@ _Pair = tuple[str, str]
 """The Git object ids of the old and the new content."""
 
 
-class _Change(NamedTuple):
+class _FileVersions(NamedTuple):
     """The version of a file before the turn, and the current version. A missing file has the version None."""
 
     name: bytes
