@@ -183,7 +183,7 @@ class AnthropicDecoder:
             except (ValueError, RecursionError):
                 event = read_piece(_EVENT, payload)
                 if event is None:
-                    if self._fails(payload):
+                    if self._read_failure(payload):
                         break
                     continue
                 self._has_halves = has_halves = True
@@ -211,7 +211,7 @@ class AnthropicDecoder:
                     self.done = True
                     break
                 case _:
-                    if self._fails(payload):
+                    if self._read_failure(payload):
                         break
         self.got_content = has_content
         self._size.check()
@@ -379,7 +379,7 @@ class AnthropicDecoder:
             }
             self._usage = msgspec.structs.replace(self._usage, **known)
 
-    def _fails(self, payload: bytes) -> bool:
+    def _read_failure(self, payload: bytes) -> bool:
         """Return whether an event of an unknown type or shape reports a failed response. If so, store the message
         of the error, and end the reply.
         """
@@ -394,7 +394,7 @@ class AnthropicDecoder:
         body = None if self.done else self._body.take_json()
         if body is None:
             return []
-        if self._fails(body):
+        if self._read_failure(body):
             return []
         chunks: list[Chunk] = []
         message = read_payload(_MESSAGE, body)

@@ -386,7 +386,7 @@ class ChatDecoder:
                     break
                 event = read_piece(_EVENT, payload)
                 if event is None:
-                    if not whole and self._fails(None, payload):
+                    if not whole and self._read_failure(None, payload):
                         break
                     continue
                 self._has_halves = halves = has_halves = True
@@ -416,10 +416,10 @@ class ChatDecoder:
                 else:
                     self._read_message(payload, chunks, has_halves=has_halves)
                 if choice.finish_reason:
-                    if self._finishes(choice):
+                    if self._read_finish_reason(choice):
                         break
                     whole = True
-            elif not whole and self._fails(event, payload):
+            elif not whole and self._read_failure(event, payload):
                 break
             if event.usage is not UNSET:
                 self._usage = _token_count(event.usage) or self._usage
@@ -484,7 +484,7 @@ class ChatDecoder:
         if grown or len(self._calls) > calls:
             self.got_content = True
 
-    def _finishes(self, choice: _Choice) -> bool:
+    def _read_finish_reason(self, choice: _Choice) -> bool:
         """Store the finish reason of a choice. The response is then complete. Return whether this reason reports
         that the response failed.
         """
@@ -495,7 +495,7 @@ class ChatDecoder:
             self.done = True
         return self.done
 
-    def _fails(self, event: _Event | None, payload: bytes) -> bool:
+    def _read_failure(self, event: _Event | None, payload: bytes) -> bool:
         """Return whether an event reports that the response failed. If so, store the message of the error, and end
         the reply.
 

@@ -103,8 +103,8 @@ class RecordingModel:
             BadRecording: the recording cannot be created, or the file is not a recording.
             ModelError: the request failed.
         """
-        directory = await asyncio.to_thread(self._directories.descriptor, self._path)
-        await asyncio.to_thread(prepare, self._path, directory)
+        directory_fd = await asyncio.to_thread(self._directories.descriptor, self._path)
+        await asyncio.to_thread(prepare, self._path, directory_fd)
         reply = _Reply()
         try:
             async with aclosing(self._model.stream(request)) as batches:
@@ -118,18 +118,18 @@ class RecordingModel:
         finally:
             # In a thread, because a long history takes time, and another process may hold the lock of the file.
             await run_to_completion(
-                asyncio.ensure_future(asyncio.to_thread(self._write, request, reply, directory))
+                asyncio.ensure_future(asyncio.to_thread(self._write, request, reply, directory_fd))
             )
 
     def why_unsupported(self, item: InputItem) -> str | None:
         return self._model.why_unsupported(item)
 
-    def _write(self, request: ModelRequest, reply: _Reply, directory: int) -> None:
+    def _write(self, request: ModelRequest, reply: _Reply, directory_fd: int) -> None:
         """Append the request and the reply to the recording. A failure is only logged, because it must not affect
-        the turn. `directory` is the descriptor of the directory that contains the recording.
+        the turn. `directory_fd` is the descriptor of the directory that contains the recording.
         """
         before = self._before
-        if (file := file_of(self._path, directory)) != before.file:
+        if (file := file_of(self._path, directory_fd)) != before.file:
             before.forget()
             before.file = file
         try:
@@ -143,7 +143,7 @@ class RecordingModel:
             )
             secrets = secrets_of(self._settings)
             redacted = before.redactor.redact(msgspec.to_builtins(exchange), secrets)
-            if not append_line(self._path, encode(redacted) + b"\n", directory):
+            if not append_line(self._path, encode(redacted) + b"\n", directory_fd):
                 before.forget()
                 log.warning("recording %s is full, and an exchange was not recorded", self._path)
         except BadRecording as error:

@@ -167,26 +167,26 @@ class RecordingDirectories:
             return self._open[directory]
 
 
-def create_recording(path: str, *, directory: int | None = None) -> None:
-    """Create an empty recording that only the current user can read. `directory` is the descriptor of the directory
-    that contains the file; None to look up the whole path.
+def create_recording(path: str, *, directory_fd: int | None = None) -> None:
+    """Create an empty recording that only the current user can read. `directory_fd` is the descriptor of the
+    directory that contains the file; None to look up the whole path.
 
     Raises:
         OSError: the file exists, or it cannot be created.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    name = _name_in(path, directory)
-    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    name = _name_in(path, directory_fd)
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory_fd)
     try:
         os.write(descriptor, HEADER)
     except OSError:  # for example, the disk is full
-        os.unlink(name, dir_fd=directory)
+        os.unlink(name, dir_fd=directory_fd)
         raise
     finally:
         os.close(descriptor)
 
 
-def prepare(path: str, directory: int) -> None:
+def prepare(path: str, directory_fd: int) -> None:
     """Create a recording in an open directory if the file does not exist. Otherwise check that the file is a
     recording.
 
@@ -194,25 +194,25 @@ def prepare(path: str, directory: int) -> None:
         BadRecording: the file is not a recording, or it cannot be created.
     """
     try:
-        create_recording(path, directory=directory)
+        create_recording(path, directory_fd=directory_fd)
     except FileExistsError:
-        os.close(_open(path, directory))
+        os.close(_open(path, directory_fd))
     except OSError as error:
         raise BadRecording(path, f"cannot be created: {os_detail(error)}") from None
 
 
-def file_of(path: str, directory: int) -> tuple[int, int] | None:
-    """Return the device and the inode of the recording `path`; None if they cannot be determined. `directory` is
+def file_of(path: str, directory_fd: int) -> tuple[int, int] | None:
+    """Return the device and the inode of the recording `path`; None if they cannot be determined. `directory_fd` is
     the descriptor of the directory that contains the recording.
     """
     try:
-        status = os.stat(_name_in(path, directory), dir_fd=directory, follow_symlinks=False)
+        status = os.stat(_name_in(path, directory_fd), dir_fd=directory_fd, follow_symlinks=False)
     except OSError:
         return None
     return status.st_dev, status.st_ino
 
 
-def append_line(path: str, line: bytes, directory: int) -> bool:
+def append_line(path: str, line: bytes, directory_fd: int) -> bool:
     """Append a line to a recording in an open directory, and return True. If the recording would become too large,
     append nothing and return False.
 
@@ -221,7 +221,7 @@ def append_line(path: str, line: bytes, directory: int) -> bool:
     Raises:
         BadRecording: the file is not a recording, it cannot be written, or another process does not finish writing.
     """
-    descriptor = _open(path, directory)
+    descriptor = _open(path, directory_fd)
     try:
         _lock(descriptor, path)
         end = _end_of_last_line(descriptor)
@@ -273,20 +273,20 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _name_in(path: str, directory: int | None) -> str:
-    return path if directory is None else os.path.basename(path)
+def _name_in(path: str, directory_fd: int | None) -> str:
+    return path if directory_fd is None else os.path.basename(path)
 
 
-def _open(path: str, directory: int) -> int:
+def _open(path: str, directory_fd: int) -> int:
     """Open the recording `path` for appending, and return its descriptor. The file must belong to the current user
-    and must not be a symbolic link. `directory` is the descriptor of the directory that contains the file.
+    and must not be a symbolic link. `directory_fd` is the descriptor of the directory that contains the file.
 
     An empty file counts as a recording, because another process may be creating the recording, or may have been
     killed while it was creating the recording.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(_name_in(path, directory), flags, dir_fd=directory)
+        descriptor = os.open(_name_in(path, directory_fd), flags, dir_fd=directory_fd)
     except OSError as error:
         raise BadRecording(path, f"cannot be opened: {os_detail(error)}") from None
     try:

@@ -202,7 +202,7 @@ class ResponsesDecoder:
             except (ValueError, RecursionError):
                 event = self._read_piece(payload)
                 if event is None:
-                    if self._fails(payload):
+                    if self._read_failure(payload):
                         break
                     continue
             else:
@@ -247,7 +247,7 @@ class ResponsesDecoder:
                         size += len(event.delta)
                         other_events += 1
                 case _:
-                    if isinstance(payload, ErrorData) and self._fails(payload):
+                    if isinstance(payload, ErrorData) and self._read_failure(payload):
                         break
         self.got_content = bool(chunks or other_events)
         self._size.text += size
@@ -262,7 +262,7 @@ class ResponsesDecoder:
             raise ModelStreamBroken(NOT_CLOSED) if self._body.has_events else self._body.no_response()
         return [*chunks, self._completed]
 
-    def _fails(self, payload: bytes) -> bool:
+    def _read_failure(self, payload: bytes) -> bool:
         """Return whether an event of an unknown type or shape reports a failed response. If so, store the message
         of the error, and end the reply.
         """
@@ -279,7 +279,7 @@ class ResponsesDecoder:
             return []
         response, whole = Raw(body), read_payload(_WHOLE, body)
         if whole is None:
-            self._fails(body)
+            self._read_failure(body)
             return []
         if (why := _why(response)) or whole.status == "failed":
             self._failure = why or NO_REASON
