@@ -149,7 +149,7 @@ class Connection:
         return self._is_established and isinstance(self._transport, RestartableTransport)
 
     @property
-    def repeats_texts(self) -> bool:
+    def texts_may_repeat(self) -> bool:
         """True if the server may send the text of an unfinished item again from its beginning, because the
         transport sends each request separately over HTTP.
         """

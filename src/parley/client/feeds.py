@@ -407,7 +407,7 @@ class Feed:
             joining.join(_after(events, joining.after))
 
     def receive(self, event: StreamEvent) -> None:
-        if self._connection.repeats_texts:
+        if self._connection.texts_may_repeat:
             unseen = next(iter(self._unseen((event,))), None)
             if unseen is None:
                 return

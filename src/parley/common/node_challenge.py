@@ -40,13 +40,13 @@ class Challenge(NamedTuple):
         """
         fields = (side, self.url.rstrip("/"), self.version, self.caller, self.called)
         key = hmac.digest(token.encode(), b"link of nodes", "sha256")
-        return hmac.digest(key, _bytes("\n".join(fields)), "sha256").hex()
+        return hmac.digest(key, _encode_with_surrogates("\n".join(fields)), "sha256").hex()
 
     def is_proof(self, token: str, side: Literal["caller", "called"], given: str) -> bool:
-        return hmac.compare_digest(_bytes(self.proof(token, side)), _bytes(given))
+        return hmac.compare_digest(_encode_with_surrogates(self.proof(token, side)), _encode_with_surrogates(given))
 
 
-def _bytes(text: str) -> bytes:
+def _encode_with_surrogates(text: str) -> bytes:
     """Encode `text` as UTF-8. A lone surrogate, which represents an invalid byte of a header, becomes this byte."""
     return text.encode(errors="surrogateescape")
 

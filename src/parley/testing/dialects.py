@@ -93,11 +93,11 @@ assert tuple(DIALECTS) == get_args(DialectName)
 _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
-def signature_of(call_id: str) -> str:
-    """Return the signature that the scripted model sends with the tool call that has the id `call_id`, or with a
-    thinking block that has the text `call_id`.
+def signature_of(seed: str) -> str:
+    """Return the signature that the scripted model sends with a tool call or with a thinking block. `seed` is the
+    id of the call or the text of the block.
     """
-    return f"signature of {call_id}"
+    return f"signature of {seed}"
 
 
 def details_of(text: str) -> dict[str, Any]:

@@ -32,10 +32,8 @@ LARGE_BYTES: Final = 64 * 1024
 """The size of an event in bytes above which `DataFramer` calls `check_large` before the event is decoded."""
 
 ERROR_LINES: Final = (b"event: error", b"event:error")
-NAME_BYTES: Final = 13
-"""One more than the length in bytes of the longest line in `ERROR_LINES`. Longer lines are not compared with
-`ERROR_LINES`.
-"""
+MAX_ERROR_LINE_BYTES: Final = 12
+"""The length in bytes of the longest line in `ERROR_LINES`. Longer lines are not compared with `ERROR_LINES`."""
 
 MAX_RETRY_DIGITS: Final = 9
 MESSAGES: Final = (b"", b"message")
@@ -235,7 +233,7 @@ class DataFramer:
                     data.append(line[6:])
                 elif line[:5] == b"data:" or line == b"data":
                     data.append(line[5:])
-            elif len(line) < NAME_BYTES and line in ERROR_LINES:
+            elif len(line) <= MAX_ERROR_LINE_BYTES and line in ERROR_LINES:
                 is_error = True
         self._is_error = is_error
         if tail:
