@@ -125,6 +125,19 @@ async def test_a_model_can_be_chosen_from_those_that_a_provider_offers(chat: Rec
     assert "the provider geminy cannot be used (choose from " in await use(chat, "/model geminy/")
 
 
+async def test_the_models_of_the_current_provider_are_listed_even_if_the_settings_name_them(
+    chat: RecordingChat,
+) -> None:
+    settings = await chat.client.settings()
+    chat.models[settings.model_provider] = [settings.model]
+    choosing = asyncio.create_task(use(chat, f"/model {settings.model_provider}/"))
+    await until(lambda: choosing.done() or (chat.drawn.is_set() and f"> {settings.model}" in chat.screen()))
+    chat.keys(ENTER)
+
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        assert await choosing == f"model: {settings.model}, from the next message on"
+
+
 async def test_a_list_can_be_left_without_a_choice(chat: RecordingChat) -> None:
     chat.keys(ESCAPE)
     await use(chat, "/model")

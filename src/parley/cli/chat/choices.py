@@ -73,17 +73,14 @@ async def model_choices(context: ChatContext) -> Sequence[Choice]:
 
 
 async def offered_choices(context: ChatContext, provider: str) -> Sequence[Choice]:
-    """Return the models that a provider lists. If `provider` is the current provider, omit the models that
-    `model_choices` already returns.
+    """Return the models that a provider lists; empty if the provider does not list its models.
 
     If `provider` is not the current provider, each returned value begins with the name of the provider, as in
     `anthropic/claude-opus-4-5`.
     """
     settings = await current_settings(context)
     prefix = "" if provider == settings.model_provider else f"{provider}/"
-    known = {settings.model, *settings.models}
-    offered = await context.offered_models(provider)
-    return [Choice(f"{prefix}{one}", f"offered by {provider}") for one in offered if one not in known or prefix]
+    return [Choice(f"{prefix}{one}", f"offered by {provider}") for one in await context.offered_models(provider)]
 
 
 async def policy_choices(context: ChatContext) -> Sequence[Choice]:

@@ -47,7 +47,9 @@ async def _picked_model(context: ChatContext) -> str:
     """
     settings = await current_settings(context)
     current = context.overrides.get("model") or settings.model
-    choices = [*await model_choices(context), *await offered_choices(context, settings.model_provider)]
+    known = {settings.model, *settings.models}
+    offered = [one for one in await offered_choices(context, settings.model_provider) if one.value not in known]
+    choices = [*await model_choices(context), *offered]
     choices.sort(key=lambda one: one.value.endswith("/"))  # the providers are last
     return await pick_choice(context, "Model", choices, current=current) or ""
 
