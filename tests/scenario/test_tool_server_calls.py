@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import pytest
+from aiohttp import web
 from msgspec import structs
 
 from kit.builders.events import background_event, error, task_complete, task_started
@@ -31,6 +32,7 @@ from kit.clients.codex_calls import (
 )
 from kit.clients.traces import SPENT, said
 from kit.models.raw_provider import settings
+from kit.servers.tool_server import Message
 from kit.servers.tool_servers import Loopback, program
 from parley.config.types import ToolServer
 from parley.testing import Call, ScriptedModel
@@ -436,3 +438,48 @@ async def test_an_address_without_its_token_is_named_with_the_variable_and_the_o
     assert set(strict.seen_tokens) == {f"Bearer {TOKEN}"}
     for place in (log.encode(), *wire.raw.frames, *(request.raw for request in parley_model.requests)):
         assert TOKEN.encode() not in place
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"a0": "\N{GRINNING FACE}" * 4096}, {f"a{number}": "x" * 4000 for number in range(20)}],
+    ids=["one long argument", "many arguments"],
+)
+async def test_arguments_in_headers_stay_within_the_limits_of_http_servers(
+    parley_model: ScriptedModel, arguments: dict[str, str]
+) -> None:
+    """The server accepts at most 16 KiB of headers, as Node.js does."""
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string", "x-mcp-header": name} for name in arguments},
+    }
+    results = {
+        "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+        "tools/list": {"tools": [{"name": "locate", "inputSchema": schema}]},
+        "tools/call": {"content": text_of("found")},
+    }
+    received: list[Any] = []
+
+    async def answer(request: web.Request, message: Message) -> web.Response:
+        method, head = message["method"], {"jsonrpc": "2.0", "id": message["id"]}
+        if method == "initialize":
+            loopback.forget_session()  # sessions do not exist at this version
+            return web.json_response({**head, "error": {"code": -32601, "message": "unknown"}}, status=404)
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > 16 * 1024:
+            return web.Response(status=431)
+        if method == "tools/call":
+            received.append(message["params"]["arguments"])
+        return web.json_response({**head, "result": {"resultType": "complete", **results[method]}})
+
+    loopback = Loopback()
+    loopback.spoils = dict.fromkeys(("initialize", *results), answer)
+    parley_model.says(Call("far__locate", arguments, call_id="c1"))
+    async with (
+        loopback.open() as url,
+        speaking(parley_model, config=table(ToolServer(name="far", url=url))) as wire,
+    ):
+        wire.codex(1, "go")
+        await answer_of(wire, 1)
+
+    assert parley_model.requests[-1].body["messages"][-1]["content"] == output_of_texts("found")
+    assert received == [arguments]

@@ -26,10 +26,15 @@ that lead to the argument. The value NAME stands for the header `Mcp-Param-NAME`
 """
 
 MAX_HEADERS: Final = 32
-MAX_HEADER_BYTES: Final = 4096
-"""The maximum length of an argument that is also sent in a header, in characters. A longer argument is not sent in
-a header, because servers accept only a few kilobytes of headers.
+"""The maximum number of arguments of one tool that are also sent in headers."""
+MAX_HEADERS_BYTES: Final = 12_000
+"""The maximum total size of the headers of a request that contain arguments, in bytes as sent. An argument that
+would exceed this limit has no header, because many servers accept at most 16 KiB of headers.
 """
+MAX_DEPTH: Final = 32
+"""The maximum number of property names that lead to an argument that is also sent in a header."""
+MAX_DIGITS: Final = 32
+"""The maximum number of digits of an integer that is also sent in a header."""
 
 _META: Final = "io.modelcontextprotocol/"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -45,15 +50,21 @@ def modern_meta() -> dict[str, Any]:
 
 def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -> dict[str, str]:
     """Return the HTTP headers that MCP 2026-07-28 adds to a request. `names` contains the arguments of the called
-    tool that are also sent in headers.
+    tool that are also sent in headers. An argument that would exceed `MAX_HEADERS_BYTES` has no header.
     """
     headers = {PROTOCOL_VERSION: MODERN_VERSION, METHOD: method}
     if method == CallToolParams.METHOD:
         headers[NAME] = _value(str(params.get("name", "")))
+        room = MAX_HEADERS_BYTES
         for path, name in names.items():
             text = _text(_at(params.get("arguments"), path))
-            if text is not None and len(text) <= MAX_HEADER_BYTES:
-                headers[f"Mcp-Param-{name}"] = _value(text)
+            if text is None or len(text) > room:  # the encoded text is not shorter
+                continue
+            header, value = f"Mcp-Param-{name}", _value(text)
+            size = len(f"{header}: {value}\r\n")  # the header is ASCII
+            if size <= room:
+                headers[header] = value
+                room -= size
     return headers
 
 
@@ -69,7 +80,7 @@ def header_names(schema: Any) -> HeaderNames:
 
 
 def _annotations(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if not isinstance(schema, dict) or len(path) > MAX_HEADERS:
+    if not isinstance(schema, dict) or len(path) > MAX_DEPTH:
         return
     if path and isinstance(name := schema.get("x-mcp-header"), str):
         yield path, name
@@ -90,7 +101,7 @@ def _text(value: Any) -> str | None:
             return "true" if value else "false"
         case str():
             return value
-        case int() if abs(value) < 10**MAX_HEADERS:
+        case int() if abs(value) < 10**MAX_DIGITS:
             return str(value)
         case _:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parley.rpc.modern import MAX_HEADERS, header_names, modern_headers
+from parley.rpc.modern import MAX_HEADERS, MAX_HEADERS_BYTES, header_names, modern_headers
 
 SCHEMA = {
     "type": "object",
@@ -50,7 +50,9 @@ def test_a_server_cannot_ask_for_many_headers() -> None:
         (None, None),
         (1.5, None),
         ({}, None),
-        ("x" * 5000, None),
+        ("x" * 11_900, "x" * 11_900),
+        ("x" * 12_000, None),
+        ("\N{GRINNING FACE}" * 4000, None),
     ],
 )
 def test_an_argument_is_repeated_in_its_header(value: Any, header: str | None) -> None:
@@ -60,3 +62,12 @@ def test_an_argument_is_repeated_in_its_header(value: Any, header: str | None) -
         expected["Mcp-Param-Region"] = header
 
     assert modern_headers("tools/call", params, {("region",): "Region"}) == expected
+
+
+def test_arguments_that_do_not_fit_into_all_headers_together_have_no_header() -> None:
+    arguments = {"a": "x" * 7000, "b": "x" * 7000, "c": "x" * 4000}
+    headers = modern_headers("tools/call", {"name": "locate", "arguments": arguments}, {(n,): n for n in arguments})
+    sent = {name: value for name, value in headers.items() if name.startswith("Mcp-Param-")}
+
+    assert sorted(sent) == ["Mcp-Param-a", "Mcp-Param-c"]
+    assert sum(len(f"{name}: {value}\r\n") for name, value in sent.items()) <= MAX_HEADERS_BYTES
