@@ -449,11 +449,11 @@ async def test_arguments_in_headers_stay_within_the_limits_of_http_servers(
     parley_model: ScriptedModel, arguments: dict[str, str]
 ) -> None:
     """The server accepts at most 16 KiB of headers, as Node.js does."""
-    schema = {
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": {name: {"type": "string", "x-mcp-header": name} for name in arguments},
     }
-    results = {
+    results: dict[str, dict[str, Any]] = {
         "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
         "tools/list": {"tools": [{"name": "locate", "inputSchema": schema}]},
         "tools/call": {"content": text_of("found")},
