@@ -44,14 +44,6 @@ settings.load_profile("quick")
 gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that mostly wait first.
-
-    Otherwise such a test could begin last, and the run would wait for it alone.
-    """
-    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
-
-
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

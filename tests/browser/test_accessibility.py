@@ -12,7 +12,7 @@ from kit.clients.page import DESKTOP, PHONE, PageUser, open_page
 from kit.servers.http_server import HttpServer
 from parley.testing import HOLD, Call, Reasoning, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 TEXT = "## Heading\n\n- [x] done\n- [ ] open\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n```python\nx = 1\n```\n[link](https://example.org)"
 PLAN = {

@@ -15,7 +15,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from parley.testing import HOLD, Call, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 PATCH = "*** Begin Patch\n*** Add File: a.py\n+x = 1\n+y = 2\n*** End Patch"
 

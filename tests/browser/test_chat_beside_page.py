@@ -16,7 +16,7 @@ from kit.servers.http_server import HttpServer
 from kit.system.tmux import TMUX, Terminal
 from parley.testing import HOLD, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.child_process, pytest.mark.waits, TMUX]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.child_process, TMUX]
 
 READY = "a allow once"
 

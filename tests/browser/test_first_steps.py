@@ -13,7 +13,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from parley.testing import Call, Reasoning, ScriptedModel
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_first_message_is_sent_and_the_next_keys_write_a_message(

@@ -12,7 +12,7 @@ from playwright.async_api import Browser
 from kit.clients.page import PageUser, open_page
 from kit.servers.http_server import HttpServer
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ATTACK = """async (base) => {
   const outcome = (promise) => promise.then((answer) => answer.type ?? answer, (error) => error.name)

@@ -16,7 +16,7 @@ from kit.servers.http_server import HttpServer
 from parley.testing import Call, Pieces, Reasoning, ScriptedModel
 from parley.wire.text import unseen
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 MARKUP = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1"> <b>not bold</b>
 

@@ -9,7 +9,7 @@ from kit.clients.page import DESKTOP, open_page
 from kit.servers.http_server import HttpServer
 from parley.testing import Call, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 FILES = 45
 LINES = 40

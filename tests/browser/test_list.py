@@ -14,7 +14,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from parley.testing import HOLD, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 
 async def test_the_list_shows_every_state_by_directory_with_filters_and_search(

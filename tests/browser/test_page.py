@@ -12,7 +12,7 @@ from kit.clients.page import DESKTOP, PHONE, open_page
 from kit.servers.http_server import HttpServer
 from parley.testing import Call, Reasoning, ScriptedModel
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PATCH = """*** Begin Patch
 *** Add File: slug.py

@@ -14,7 +14,7 @@ from kit.servers.http_server import HttpServer
 from kit.servers.push_service import SubscribedBrowser
 from parley.testing import HOLD, Call, Reasoning, ScriptedModel, Usage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 MARKDOWN = """# Title
 

@@ -15,7 +15,7 @@ from kit.servers.http_server import HttpServer
 from kit.system.ports import free_port
 from parley.testing import ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 
 async def test_a_driver_sees_an_approval_but_cannot_answer_it(

@@ -16,7 +16,7 @@ from kit.servers.http_server import HttpServer
 from kit.system.ports import free_port
 from parley.testing import HOLD, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 
 class Proxied:
@@ -33,7 +33,7 @@ class Proxied:
         await self.server.__aexit__(None, None, None)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def proxied(model: ScriptedModel, tmp_path: Path) -> AsyncIterator[Proxied]:
     number = free_port()
     async with CuttingPort(f"http://127.0.0.1:{number}", keeps_host=True) as port:

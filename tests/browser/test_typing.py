@@ -12,7 +12,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from parley.testing import HOLD, Call, ScriptedModel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 
 ASKED_SECONDS = 0.6
 """The time after which the buttons of a new approval request can be pressed."""

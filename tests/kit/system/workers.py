@@ -31,6 +31,9 @@ NUMBER_BYTES: Final = 4
 WAITING_WORKERS: Final = 4
 """The maximum number of workers that run only tests with the marker `waits`."""
 
+SHARED_FIXTURES: Final = frozenset({"browser"})
+"""The fixtures that take so much CPU time that only one worker runs the tests that use them."""
+
 HANG_SECONDS: Final = 60.0
 """How long after its time limit a test may end. A shorter time limit counts twice instead.
 
@@ -46,6 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--workers", type=int, default=0, metavar="N", help="run the tests in N copies of this process"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that mostly wait first, and then the tests with a shared fixture.
+
+    Otherwise such a group of tests could begin last, and the run would wait for it alone.
+    """
+    items.sort(key=lambda item: (not _has_marker(item, "waits"), _shared_fixture(item) is None))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,13 +77,24 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _groups(items: list[pytest.Item]) -> list[range]:
-    """Return the positions of the tests that one worker runs: the tests of a file, or a single long test."""
+    """Return the positions of the tests that one worker runs: the tests of a file, the tests with a shared fixture,
+    or a single long test.
+    """
     positions = (list(group) for _, group in groupby(range(len(items)), lambda number: _group(items[number])))
     return [range(group[0], group[-1] + 1) for group in positions]
 
 
 def _group(item: pytest.Item) -> object:
-    return item if _has_marker(item, "waits") or _has_marker(item, "long") else item.path
+    if _has_marker(item, "waits") or _has_marker(item, "long"):
+        return item
+    return _shared_fixture(item) or item.path
+
+
+def _shared_fixture(item: pytest.Item) -> str | None:
+    """Return the fixture because of which one worker runs this test and the tests of other files; None if there is
+    no such fixture.
+    """
+    return next((name for name in getattr(item, "fixturenames", ()) if name in SHARED_FIXTURES), None)
 
 
 def _is_waiting(item: pytest.Item) -> bool:
