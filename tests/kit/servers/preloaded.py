@@ -1,8 +1,8 @@
 """Processes that run `parley` and start quickly: copies of a process that has already loaded the modules.
 
 `allow_copies` replaces the start of a program in `subprocess`, for the command lines `python -m parley` and
-`python -m kit.servers.PROGRAM`, and for the fork server of this process. The copy has its own pid, memory,
-descriptors, environment and directory, and is a child of this process.
+`python -m kit.servers.PROGRAM`, for `parley` as a `TerminalProgram`, and for the fork server of this process. The
+copy has its own pid, memory, descriptors, environment and directory, and is a child of this process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import parley
 from kit.servers.preloaded_program import CLONE_NUMBERS, DEFAULT_HANDLERS, MAX_REQUEST_BYTES
+from kit.servers.terminal_program import LAUNCHER
 from parley.tools.commands.fork_server_link import PROGRAM as FORK_SERVER
 
 __all__ = ["allow_copies", "end_preloaded"]
@@ -116,13 +117,15 @@ def _start(popen: Any, *given: Any, **named: Any) -> None:
 
 def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the request for a copy; None if the call needs a new program."""
-    passed = 0
+    passed, has_terminal = 0, False
     match how["args"]:
         case [program, "-I", "-S", "-c", source, folder, _, *rest] if (program, source) == (PYTHON, FORK_SERVER):
             # The copy gets the socket as the first descriptor after the standard ones.
             module, arguments, passed = None, [folder, "3", *rest], 1
         case [sys.executable, "-P", "-m", "parley" as module, *arguments]:
             pass
+        case [_, "-c", source, sys.executable, "-P", "-m", "parley" as module, *arguments] if source == LAUNCHER:
+            has_terminal = True
         case [sys.executable, "-m", str() as module, *arguments] if MODULES.fullmatch(module):
             pass
         case _:
@@ -142,6 +145,7 @@ def _request(how: Mapping[str, Any]) -> dict[str, Any] | None:
         "env": dict(os.environ if how["env"] is None else how["env"]),
         "cwd": cwd,
         "new_session": how["start_new_session"],
+        "has_terminal": has_terminal,
         "ignored": [number for number in DEFAULT_HANDLERS if signal.getsignal(number) is signal.SIG_IGN],
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
     }

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -22,6 +24,7 @@ import runpy
 import signal
 import socket
 import sys
+import termios
 import threading
 from typing import Any, Final, NoReturn
 
@@ -107,6 +110,10 @@ def next_request(connection: socket.socket) -> dict[str, Any]:
 def run(request: dict[str, Any]) -> None:
     if request["new_session"]:
         os.setsid()
+    if request["has_terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(line_buffering=True)  # as Python does at its start
     for name, default in DEFAULT_HANDLERS.items():
         signal.signal(name, signal.SIG_IGN if name in request["ignored"] else default)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFAULT_HANDLERS)

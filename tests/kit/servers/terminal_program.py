@@ -17,12 +17,12 @@ from typing import Final, Self
 
 from kit.system.commands import TIMEOUT_SECONDS
 
-__all__ = ["TerminalProgram"]
+__all__ = ["LAUNCHER", "TerminalProgram"]
 
 COLUMNS: Final = 80
 ROWS: Final = 40
 
-_LAUNCHER: Final = """\
+LAUNCHER: Final = """\
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
@@ -37,7 +37,7 @@ class TerminalProgram:
         self._near, far = pty.openpty()
         fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self._process = subprocess.Popen(
-            (sys.executable, "-c", _LAUNCHER, *command),
+            (sys.executable, "-c", LAUNCHER, *command),
             stdin=far,
             stdout=far,
             stderr=far,
