@@ -203,7 +203,8 @@ def test_the_directory_of_another_program_is_not_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "site/index.html").read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("has_other_files", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("has_other_files", [False, True])
 def test_the_command_writes_the_site_or_says_why_not(tmp_path: Path, has_other_files: bool) -> None:
     directory = tmp_path / "site"
     if has_other_files:

@@ -37,6 +37,7 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     assert problems == []
 
 
+@pytest.mark.long
 async def test_the_search_finds_a_setting_and_opens_it_with_the_keyboard(page: Page, site: Path) -> None:
     await page.goto((site / "howto/vs-code.html").as_uri())
     await page.keyboard.press("/")

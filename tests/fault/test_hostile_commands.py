@@ -150,6 +150,7 @@ os.read(full, 1)
     assert (result, marked(marker)) == (Ran(exit_code=0), [])
 
 
+@pytest.mark.long
 async def test_a_thousand_daemons_are_found(executor: Executor, marker: str) -> None:
     script = f"""{DAEMON}
 for number in range(1000):

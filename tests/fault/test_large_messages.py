@@ -252,6 +252,7 @@ def answer_to(request_id: int, messages: list[Any]) -> Any:
     return answer["result"]
 
 
+@pytest.mark.long
 async def test_the_prompt_of_a_codex_call_costs_no_more(parley_model: ScriptedModel) -> None:
     parley_model.set_handler(lambda request: Says(("Read.",)))
     ((item,)) = of_shape("an emoji", 8_000_000)

@@ -97,6 +97,7 @@ async def test_a_body_that_is_too_large_for_the_memory_is_refused_with_the_limit
     assert b"RLIMIT_AS" in answer
 
 
+@pytest.mark.long
 async def test_messages_that_are_too_large_together_are_answered_one_by_one(parley_model: ScriptedModel) -> None:
     async with speaking(parley_model, version=FULL_VERSION) as client:
         conversation = await warmed_up(client)

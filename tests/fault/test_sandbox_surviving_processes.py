@@ -211,8 +211,10 @@ while seen < 300: seen += len(os.read(count, 300))
 
 @pytest.mark.parametrize(
     ("script", "size"),
-    [("yes", 50_000_000), ("tr '\\0' x < /dev/zero", 100_000_000)],
-    ids=["in short lines", "in one line"],
+    [
+        pytest.param("yes", 50_000_000, id="in short lines"),
+        pytest.param("tr '\\0' x < /dev/zero", 100_000_000, id="in one line", marks=pytest.mark.long),
+    ],
 )
 async def test_output_without_end_is_read_and_not_kept(
     commands: Sandboxed, marker: str, script: str, size: int, mechanism: Mechanism

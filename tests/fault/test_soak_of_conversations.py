@@ -75,6 +75,7 @@ def growth(resident: list[int]) -> float:
     return fmean(resident[-quarter:]) / fmean(resident[quarter : 2 * quarter])
 
 
+@pytest.mark.long
 async def test_conversations_leave_memory_and_come_back_unnoticed(parley_model: ScriptedModel) -> None:
     resident = await soaked(parley_model, 12, at_once=2, seed="1")
     assert growth(resident) < STILL_FILLING

@@ -49,7 +49,7 @@ async def test_a_stopped_process_without_its_lock_file_is_not_replaced(
 
 
 @pytest.mark.promises("resident.hangs")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 @pytest.mark.fresh_process
 async def test_a_signal_ends_a_relay_that_waits_for_the_stopped_process(
     stopped: ResidentProcess, number: signal.Signals

@@ -111,6 +111,7 @@ def _result(answer: bytes) -> bytes:
 
 
 @pytest.mark.promises("framing.slow-client")
+@pytest.mark.long
 async def test_a_file_of_requests_is_read_no_faster_than_its_answers_are(home: Home, tmp_path: Path) -> None:
     count = 30_000
     requests = tmp_path / "requests"

@@ -29,6 +29,8 @@ from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
 
 Way = Literal["codex", "stream"]
+LONG_CELLS: Final = {("on-failure", "stream"), ("on-request", "codex"), ("never", "codex")}
+"""The columns of the table that only `make test-long` plays. `make test` plays every policy in at least one way."""
 Decision = Literal["approved", "approved_for_session", "denied", "abort"]
 
 # --- who decides -------------------------------------------------------------------------
@@ -537,7 +539,7 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
 @pytest.mark.parametrize(
     ("policy", "way"),
     [
-        pytest.param(policy, way, marks=pytest.mark.long if policy == "on-failure" and way == "stream" else ())
+        pytest.param(policy, way, marks=pytest.mark.long if (policy, way) in LONG_CELLS else ())
         for policy in get_args(ApprovalPolicy)
         for way in get_args(Way)
     ],

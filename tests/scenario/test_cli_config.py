@@ -242,6 +242,7 @@ def test_set_changes_nothing_if_a_server_could_not_use_the_file(
     assert home.file.stat().st_ino == before.st_ino
 
 
+@pytest.mark.long
 def test_a_file_with_too_many_levels_is_not_changed(home: Home) -> None:
     text = f"[{'.'.join(['a'] * 20_000)}]\n"
     home.file.write_text(text)

@@ -393,7 +393,11 @@ async def test_a_pipeline_sees_that_the_model_refused(
 
 @pytest.mark.parametrize(
     ("reason", "exit_code", "code"),
-    [("content_filter", 4, "model_refused"), ("sensitive", 4, "model_refused"), ("length", 3, "cut_off")],
+    [
+        ("content_filter", 4, "model_refused"),
+        pytest.param("sensitive", 4, "model_refused", marks=pytest.mark.long),
+        ("length", 3, "cut_off"),
+    ],
 )
 async def test_a_pipeline_sees_that_an_empty_answer_was_cut_off(
     home: Path, project: Path, parley_model: ScriptedModel, reason: str, exit_code: int, code: str

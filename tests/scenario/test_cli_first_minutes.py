@@ -24,7 +24,7 @@ from kit.servers.terminal_program import TerminalProgram
                 (("token", "ls"), "parley token ls: there are no tokens; `parley token create` creates one"),
             )
         ),
-        (("answer",), "parley answer: there are no open approvals"),
+        pytest.param(("answer",), "parley answer: there are no open approvals", marks=pytest.mark.long),
     ],
 )
 async def test_an_empty_list_is_explained_on_a_terminal_only(

@@ -130,6 +130,7 @@ async def test_a_directory_that_is_a_link_in_the_commit_is_not_followed(
     assert listed.cwd == str(repository.parent / name)
 
 
+@pytest.mark.long
 async def test_without_a_repository_or_a_commit_nothing_is_created(
     resident: InProcessResident, repository: Path, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
@@ -152,6 +153,7 @@ async def test_without_a_repository_or_a_commit_nothing_is_created(
     assert parley_model.requests == []
 
 
+@pytest.mark.long
 async def test_a_filter_that_fails_leaves_no_branch_and_a_directory_may_have_any_name(
     resident: InProcessResident, repository: Path, parley_model: ScriptedModel
 ) -> None:

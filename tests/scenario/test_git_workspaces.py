@@ -252,6 +252,7 @@ async def test_the_result_of_each_task_names_the_commit_at_the_end_of_its_turn(
 
 
 @pytest.mark.promises("nodes.git", "modern.approvals")
+@pytest.mark.long
 async def test_a_call_that_is_resumed_after_a_later_turn_names_the_commit_of_its_own_turn(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin
 ) -> None:
@@ -521,6 +522,7 @@ async def test_a_second_signal_does_not_wait_for_the_deletion_of_a_worktree(
 
 
 @pytest.mark.promises("nodes.git")
+@pytest.mark.long
 async def test_a_message_that_arrives_during_the_push_joins_the_turn(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin
 ) -> None:

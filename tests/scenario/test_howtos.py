@@ -216,7 +216,14 @@ def git_environment(home: Path) -> dict[str, str]:
             id="no-json",
             marks=pytest.mark.long,
         ),
-        pytest.param(None, 0, "", "::warning::The review was not completed (exit code 124).", id="too-slow"),
+        pytest.param(
+            None,
+            0,
+            "",
+            "::warning::The review was not completed (exit code 124).",
+            id="too-slow",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 async def test_the_workflow_reviews_a_change(

@@ -197,7 +197,7 @@ async def test_the_denial_at_once_holds_for_every_client(parley_model: ScriptedM
 
 @pytest.mark.child_process
 @pytest.mark.promises("approvals.when-nobody")
-@pytest.mark.parametrize("when_nobody", ["deny", "return"])
+@pytest.mark.parametrize("when_nobody", [pytest.param("deny", marks=pytest.mark.long), "return"])
 async def test_a_server_alone_in_its_home_waits_for_no_followers(
     parley_model: ScriptedModel, tmp_path: Path, when_nobody: str
 ) -> None:
@@ -215,7 +215,7 @@ async def test_a_server_alone_in_its_home_waits_for_no_followers(
 
 
 @pytest.mark.promises("approvals.when-nobody")
-@pytest.mark.parametrize("when_nobody", ["deny", "return"])
+@pytest.mark.parametrize("when_nobody", ["deny", pytest.param("return", marks=pytest.mark.long)])
 async def test_a_client_of_another_server_has_time_to_follow_a_call_and_be_asked(
     parley_model: ScriptedModel, tmp_path: Path, when_nobody: str
 ) -> None:

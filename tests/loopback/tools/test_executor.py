@@ -287,6 +287,7 @@ async def test_a_failing_listener_ends_the_command(executor: Executor) -> None:
 # --- many commands -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_hundreds_of_commands_run_side_by_side(executor: Executor) -> None:
     results = await asyncio.gather(*(ran(executor, "sh", "-c", f"echo {n}; exit {n % 256}") for n in range(300)))
 

@@ -117,9 +117,7 @@ async def kill_during_removal(
 
 
 @pytest.mark.promises("nodes.git")
-@pytest.mark.parametrize(
-    "step", [1, 2, 3, *(pytest.param(step, marks=pytest.mark.long) for step in (*range(4, 12), 20))]
-)
+@pytest.mark.parametrize("step", [1, *(pytest.param(step, marks=pytest.mark.long) for step in (*range(2, 12), 20))])
 async def test_a_removal_that_was_killed_pushes_no_deletion(
     node: Node, tmp_path: Path, origin: Origin, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

@@ -196,6 +196,7 @@ async def test_locks_of_killed_git_commands_are_removed(node: Node, origin: Orig
     assert (old.exists(), new.exists()) == (False, True)
 
 
+@pytest.mark.long
 async def test_a_file_that_cannot_be_read_is_left_out_of_the_commit(node: Node, origin: Origin) -> None:
     begun = await node.prepared()
     await node.run("echo one > file; echo x > closed; chmod 000 closed")
@@ -350,6 +351,7 @@ touch -d 2001-01-01 tracked
 
 @pytest.mark.promises("nodes.git-hostile")
 @pytest.mark.parametrize("is_submodule", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
 async def test_git_does_not_enter_a_repository_in_the_worktree(
     node: Node, origin: Origin, is_submodule: bool
 ) -> None:
@@ -377,6 +379,7 @@ async def test_git_does_not_enter_a_repository_in_the_worktree(
     assert origin.git("ls-tree", second.branch, "sub") == expected
 
 
+@pytest.mark.long
 async def test_a_nested_repository_is_reported_once_if_nothing_else_has_changed(node: Node) -> None:
     begun = await node.prepared()
     await node.run("git init -q nested")
@@ -492,6 +495,7 @@ async def test_the_first_checkout_is_repeated_if_it_was_interrupted(node: Node, 
 @pytest.mark.parametrize(
     "before_next_turn", ["removal", *(pytest.param(one, marks=pytest.mark.long) for one in ("nothing", "outage"))]
 )
+@pytest.mark.long
 async def test_a_later_checkout_is_repeated_if_it_was_interrupted(
     node: Node, origin: Origin, command: str, script: str, before_next_turn: str
 ) -> None:
@@ -520,6 +524,7 @@ async def test_a_later_checkout_is_repeated_if_it_was_interrupted(
 
 
 @pytest.mark.parametrize("damage", ["marker", pytest.param("index", marks=pytest.mark.long)])
+@pytest.mark.long
 async def test_a_worktree_whose_checkout_cannot_be_repeated_is_made_again(
     node: Node, origin: Origin, damage: str
 ) -> None:
@@ -730,6 +735,7 @@ async def test_a_replaced_git_file_has_no_effect_and_is_repaired(
 # --- credentials -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_the_password_of_a_url_reaches_the_repository_and_nothing_else(
     sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:

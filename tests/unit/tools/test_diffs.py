@@ -57,6 +57,7 @@ def test_a_change_slides_down_a_thousand_lines_at_most_and_keeps_its_context() -
 # --- bounded ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_lines_that_the_other_version_has_nowhere_need_no_search() -> None:
     before, after = distinct(), [b"new " + line for line in distinct()]
     effort = Effort()
@@ -67,6 +68,7 @@ def test_lines_that_the_other_version_has_nowhere_need_no_search() -> None:
     assert not effort.cut
 
 
+@pytest.mark.long
 def test_a_thousand_edits_in_sixteen_mebibytes_are_all_found() -> None:
     before = [b"%039d\n" % number for number in range((16 << 20) // 40)]
     after = list(before)
@@ -81,6 +83,7 @@ def test_a_thousand_edits_in_sixteen_mebibytes_are_all_found() -> None:
     assert not effort.cut
 
 
+@pytest.mark.long
 def test_more_lines_than_can_be_compared_are_shown_as_replaced() -> None:
     before, after = b"top\n" + b"a\n" * (4 << 20) + b"end\n", b"top\n" + b"b\n" * (4 << 20) + b"end\n"
     effort = Effort()

@@ -151,6 +151,7 @@ def test_a_file_as_large_as_may_be_is_shown(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_turn_that_touches_very_much_shows_the_rest_without_lines(tmp_path: Path) -> None:
     content = b"x" * 15 + b"\n"
     content *= (15 << 20) // len(content)
