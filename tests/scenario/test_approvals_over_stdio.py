@@ -104,6 +104,27 @@ async def test_an_older_client_is_asked_as_by_the_original(parley_model: Scripte
         assert list(client.work.iterdir()) == []
 
 
+async def test_a_large_patch_with_the_same_line_many_times_reaches_its_approval_request(
+    parley_model: ScriptedModel,
+) -> None:
+    lines = "\n x" * 80_000
+    text = f"*** Begin Patch\n*** Update File: a.txt\n@@{lines}\n-end\n+END\n*** End Patch"
+    async with approving_client(parley_model) as client:
+        path = client.work / "a.txt"
+        path.write_text("x\n" * 160_000 + "end\n")
+        parley_model.says(Call("apply_patch", {"input": text}))
+        parley_model.says("Done")
+        call = client.codex()
+        *_, asked = await client.until_asked()
+        client.answer(0, {"decision": "approved"})
+        await client.until_answer(call)
+
+        diff = "@@ -160000,2 +160000,2 @@\n x\n-end\n+END\n"
+        shown = {"update": {"unified_diff": diff, "move_path": None}}
+        assert asked["params"]["codex_changes"] == {str(path): shown}
+        assert path.read_text() == "x\n" * 160_000 + "END\n"
+
+
 @pytest.mark.parametrize(
     "words",
     [

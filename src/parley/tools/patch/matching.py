@@ -10,6 +10,7 @@ Unchanged lines keep the whitespace that they have in the file.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
@@ -28,6 +29,14 @@ _BOM: Final = "\ufeff"
 
 _BLOCK: Final = 4096
 """The maximum number of lines that are processed between two checks of the deadline."""
+
+_OTHER: Final = "\0"
+"""The code of each line of a file that is not searched for."""
+
+_MAX_WANTED: Final = sys.maxunicode
+"""The maximum number of distinct lines that are searched for in one file, because each one has a character as its
+code.
+"""
 
 _QUOTED_LINES: Final = 20
 """The maximum number of expected but missing lines that an error message quotes."""
@@ -104,49 +113,53 @@ _Run = tuple[str, ...]
 
 
 class _Level:
-    """The lines of the file, normalised for one comparison level. For each run of adjacent lines to search for, the
-    class also contains the positions in the file at which the first line of the run occurs.
+    """The lines of the file at one comparison level. Each distinct line to search for has a code, which is one
+    character. The file and a run are strings of these codes, so that the search takes linear time even if both
+    consist of the same few lines.
     """
 
     def __init__(
-        self, key: Callable[[str], str], lines: list[str], runs: Iterable[_Run], deadline: Deadline
+        self, key: Callable[[str], str], lines: list[str], wanted: Iterable[str], deadline: Deadline
     ) -> None:
+        """Create the level. `wanted` contains each distinct line that is searched for. There must be at most
+        `_MAX_WANTED` of them.
+        """
         self._key, self._deadline = key, deadline
-        self._lines: list[str] = []
-        self._positions: dict[str, list[int]] = {key(run[0]): [] for run in runs}
+        self._codes: dict[str, str] = {}
+        for line in wanted:
+            self._codes.setdefault(key(line), chr(len(self._codes) + 1))
+        self._positions: dict[str, list[int]] = {code: [] for code in self._codes.values()}
+        """The positions of each code in the file."""
+        parts: list[str] = []
         for start in range(0, len(lines), _BLOCK):
             deadline.check()
-            for line in lines[start : start + _BLOCK]:
-                text = key(line)
-                if text in self._positions:
-                    self._positions[text].append(len(self._lines))
-                self._lines.append(text)
+            codes = [self._codes.get(key(line), _OTHER) for line in lines[start : start + _BLOCK]]
+            for at, code in enumerate(codes, start):
+                if code is not _OTHER:
+                    self._positions[code].append(at)
+            parts.append("".join(codes))
+        self._file = "".join(parts)
 
     def find(self, run: _Run, start: int) -> int | None:
         """Return the first position at or after `start` where all lines of a run match; None if there is no such
         position.
         """
-        blocks = self._blocks(run)
-        positions = self._positions[blocks[0][0]]
-        candidates = islice(positions, bisect_left(positions, start), None)
-        return next((at for at in candidates if self._matches(blocks, at)), None)
+        codes = self._encoded(run)
+        rarest = min(set(codes), key=lambda code: len(self._positions[code]))
+        offset, positions = codes.index(rarest), self._positions[rarest]
+        first = bisect_left(positions, start + offset)
+        if (len(positions) - first) * len(codes) > len(self._file) - start:
+            at = self._file.find(codes, start)
+            return at if at >= 0 else None
+        candidates = (at - offset for at in islice(positions, first, None))
+        return next((at for at in candidates if self._file.startswith(codes, at)), None)
 
     def matches_at(self, run: _Run, at: int) -> bool:
-        return self._matches(self._blocks(run), at)
+        return self._file.startswith(self._encoded(run), at)
 
-    def _blocks(self, run: _Run) -> list[list[str]]:
-        return [[self._key(line) for line in run[start : start + _BLOCK]] for start in range(0, len(run), _BLOCK)]
-
-    def _matches(self, blocks: list[list[str]], at: int) -> bool:
-        """Return whether the `blocks`, which are consecutive blocks of lines, match the file from the position `at`
-        on. Blocks are compared one by one, because one comparison of many lines would block all other threads.
-        """
-        for block in blocks:
-            self._deadline.check()
-            if self._lines[at : at + len(block)] != block:
-                return False
-            at += len(block)
-        return True
+    def _encoded(self, run: _Run) -> str:
+        self._deadline.check()
+        return "".join([self._codes[self._key(line)] for line in run])
 
 
 class _Search:
@@ -157,11 +170,13 @@ class _Search:
     def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> None:
         self._lines, self._path, self._deadline = text.lines, path, deadline
         self._levels: list[_Level] = []
-        self._runs: set[_Run] = set()
+        self._wanted: dict[str, None] = {}
+        """The distinct lines that are searched for, in the order of the patch."""
         for chunk in chunks:
             deadline.check()
-            self._runs.update((context,) for context in chunk.contexts)
-            self._runs.update(filter(None, map(_old, _readings(chunk))))
+            self._wanted.update(dict.fromkeys((*chunk.contexts, *_old(chunk.lines))))
+        if len(self._wanted) > _MAX_WANTED:
+            raise PatchRefused(f"error: the patch has more than {_MAX_WANTED} different old lines of {path}")
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
         """Search for the lines that the chunk names after `@@` (`Chunk.contexts`), from `start` on. Return the
@@ -207,7 +222,7 @@ class _Search:
     def _every_level(self) -> Iterator[_Level]:
         for number, key in enumerate(_LEVELS):
             if number == len(self._levels):
-                self._levels.append(_Level(key, self._lines, self._runs, self._deadline))
+                self._levels.append(_Level(key, self._lines, self._wanted, self._deadline))
             yield self._levels[number]
 
 
