@@ -256,6 +256,28 @@ async def test_an_approval_is_denied_with_a_reason_from_the_list(
     assert "use another name" in model.requests[-1].body["messages"][-1]["content"]
 
 
+async def test_a_patch_that_the_server_refuses_is_shown_with_the_reason(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    (server.work / "a.py").write_text("x = 1\n")
+    patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** End Patch"
+    model.says(
+        Call("apply_patch", {"input": "*** Begin Patch\n*** End Patch"}), Call("apply_patch", {"input": patch})
+    )
+    model.says("finished")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        await user.sees("Patch not applied: empty patch")
+        call = user.transcript.locator(".call.patch")
+        await expect(call.get_by_role("button", name="Approve", exact=True)).to_be_enabled()
+        (server.work / "a.py").write_text("x = 3\n")
+        await call.get_by_role("button", name="Approve", exact=True).click()
+        await user.sees("finished")
+        await expect(call).to_have_attribute("data-state", "failed")
+        await expect(call).to_contain_text('Failed to find expected lines ["x = 1"]')
+
+
 async def test_a_change_is_approved_from_the_list_with_its_diff_in_view(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:

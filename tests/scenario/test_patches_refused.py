@@ -26,8 +26,10 @@ from kit.clients.patch_turns import (
     turn,
     updated,
 )
+from kit.clients.wire_client import speaking as raw_client
 from parley.testing import Call, ScriptedModel
 from parley.testing.render import Api
+from parley.wire.mcp import FULL_VERSION
 
 GO = User("go")
 
@@ -225,6 +227,35 @@ async def test_a_function_call_without_a_patch_is_explained(parley_model: Script
         (f"c{number}", f"failed to parse function arguments: {detail}")
         for number, detail in enumerate(details.values())
     ]
+
+
+@pytest.mark.promises("patch.verified")
+async def test_clients_see_why_a_patch_is_refused(parley_model: ScriptedModel) -> None:
+    texts = {
+        patch(): "empty patch",
+        patch("*** Update File: old.txt", "-nothing like this", "+x"): (
+            'Failed to find expected lines ["nothing like this"] in WORK/old.txt'
+        ),
+        patch("*** Update File: old.txt", f"-{'z' * 2000}", "+x"): (
+            f'Failed to find expected lines ["{"z" * 967}…'
+        ),
+        patch("*** Add File: ../a.txt", "+a"): "writing outside of the project; rejected by user approval settings",
+    }
+    parley_model.says(*calls_for(*texts), Call("apply_patch", "{}", f"c{len(texts) + 1}"))
+    async with raw_client(parley_model, version=FULL_VERSION) as client:
+        plant_tree(client.work, BEFORE)
+        conversation = await client.create()
+        await client.open_stream(conversation)
+        client.message(conversation, "go")
+        events = [one["params"]["msg"] for one in await client.until_method("task_complete") if "params" in one]
+
+        refused = [one for one in events if one["type"].startswith("patch_")]
+        whys = [*at(client.work, [*texts.values()]), "missing field `input`"]
+        assert refused == [
+            {"type": "patch_refused", "call_id": f"c{number}", "message": why}
+            for number, why in enumerate(whys, start=1)
+        ]
+        assert tree(client.work) == BEFORE
 
 
 # --- patches that are forbidden, or that cannot be written -----------------------------------------

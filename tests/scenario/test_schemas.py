@@ -138,7 +138,7 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
         Call("update_plan", {"plan": [{"step": "one", "status": "pending"}]}, "c4"),
         Call("x__add", {"a": 1, "b": 2}, "c5"),
     )
-    model.says(*SEARCHES[api], Call("x__fail", {}, "c6"))
+    model.says(*SEARCHES[api], Call("x__fail", {}, "c6"), Call("apply_patch", {}, "c7"))
     model.says("Done")
     settings = {name.replace("_", "-"): value for name, value in ASKS_FIRST.items()}
     given = {**settings, "include-plan-tool": True, "config": config}

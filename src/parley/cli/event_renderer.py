@@ -173,6 +173,8 @@ class EventRenderer:
                 self._patches.discard(call_id)
                 if not success:
                     self._line(f"  not applied: {' '.join(problem.split())}")
+            case events.PatchRefused(message=problem):
+                self._line(f"patch not applied: {' '.join(problem.split())}")
             case events.TurnDiff():
                 pass  # the changes have been shown with their patches
             case events.PlanUpdate(explanation=explanation, plan=plan):

@@ -88,6 +88,8 @@ class TraceRenderer:
             case events.PatchApplyBegin(changes=changes):
                 self.has_patched = True
                 self._printer.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
+            case events.PatchRefused(message=message):
+                self._printer.received(f"{events.event_type(event)}: {message}")
             case events.TurnDiff(unified_diff=diff):
                 self._printer.received(f"{events.event_type(event)}:")
                 self._printer.lines(diff[max(diff.find("@@"), 0) :])

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from parley.common.shield import run_to_completion
+from parley.common.spelling import shortened
 from parley.common.threads import begin_in_thread
 from parley.config.installation import installed_paths
 from parley.config.types import Settings
@@ -40,6 +41,7 @@ from parley.tools.results import (
 from parley.tools.truncation import for_model
 from parley.wire.arguments import decode_arguments
 from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
+from parley.wire.events import PatchRefused as PatchRefusedEvent
 from parley.wire.ids import CallId, ItemId
 from parley.wire.patch_format import PATCH_FORMAT
 from parley.wire.text import replace_surrogates
@@ -54,6 +56,9 @@ log: Final = logging.getLogger(__name__)
 
 FAILED: Final = 1
 """The exit code in the output for the model if a patch was not applied."""
+
+MAX_REPORTED: Final = 1000
+"""The maximum length, in characters, of the message in the event `patch_refused`."""
 
 
 class Patches:
@@ -77,6 +82,7 @@ class Patches:
         try:
             patch = _patch(replace_surrogates(call.arguments).encode())
         except BadArguments as error:
+            await self._report(call.call_id, error.detail)
             return BAD_ARGUMENTS + error.detail
         return await self.apply(call.call_id, patch, workdir=self._context.settings.cwd)
 
@@ -90,8 +96,19 @@ class Patches:
             verified = await self._verified(patch, workdir)
             done = await self._decide_and_write(call_id, verified, partial(self._verified, patch, workdir))
         except PatchRefused as refusal:
-            return _truncated(replace_surrogates(str(refusal)))
-        return done.output if isinstance(done, _Attempt) else rejected("patch", done)
+            why = replace_surrogates(str(refusal))
+            await self._report(call_id, why)
+            return _truncated(why)
+        if isinstance(done, _Attempt):
+            return done.output
+        if isinstance(done, RejectedByPolicy):
+            await self._report(call_id, replace_surrogates(done.why))
+        return rejected("patch", done)
+
+    async def _report(self, call_id: CallId, why: str) -> None:
+        """Append the event that tells clients why the server refused the patch (`why`)."""
+        message = shortened(why.removeprefix("error: ").removeprefix("patch rejected: "), MAX_REPORTED)
+        await self._context.transcript.append(PatchRefusedEvent(call_id=call_id, message=message))
 
     async def _verified(self, patch: str, workdir: str) -> _Verified:
         return await _verify(patch, workdir=workdir, settings=self._context.settings)

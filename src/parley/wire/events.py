@@ -56,6 +56,7 @@ __all__ = [
     "ParsedWithTargets",
     "PatchApplyBegin",
     "PatchApplyEnd",
+    "PatchRefused",
     "PlanStep",
     "PlanUpdate",
     "QueueChanged",
@@ -351,6 +352,15 @@ class PatchApplyEnd(EventBase, frozen=True, kw_only=True, tag="patch_apply_end")
     success: bool
 
 
+class PatchRefused(EventBase, frozen=True, kw_only=True, tag="patch_refused"):
+    """Reports that the server refused a patch without writing it, for example because it does not match the files.
+    The model gets the same reason as the output of the call.
+    """
+
+    call_id: CallId
+    message: str
+
+
 class TurnDiff(EventBase, frozen=True, kw_only=True, tag="turn_diff"):
     """Reports all changes that the patches of the turn have made so far, as a diff in Git's format."""
 
@@ -530,6 +540,7 @@ EventMsg = (
     | ApplyPatchApprovalRequest
     | PatchApplyBegin
     | PatchApplyEnd
+    | PatchRefused
     | TurnDiff
     | PlanUpdate
     | McpToolCallBegin
@@ -559,7 +570,16 @@ can decode them.
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(
     event_type(cls)
-    for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry, WorkspaceUpdated, WebSearch)
+    for cls in (
+        UserMessage,
+        ApprovalSettled,
+        LimitReached,
+        PatchRefused,
+        QueueChanged,
+        RequestRetry,
+        WorkspaceUpdated,
+        WebSearch,
+    )
 )
 """The types of events that are sent only to clients at protocol version 2025-11-25 and newer."""
 

@@ -171,6 +171,7 @@ def test_plans_tools_searches_and_retries_are_shown() -> None:
         events.McpToolCallEnd(call_id=CALL, invocation=call, duration=took, result=failed),
         events.WebSearch(call_id="s", query="cheese", results=(page,)),
         events.WebSearch(call_id="s", query="cheese", results=(), error="unavailable"),
+        events.PatchRefused(call_id=CALL, message="empty\npatch"),
         events.RequestRetry(attempt=1, max_attempts=4, delay_ms=1500, reason="429 Too Many Requests"),
         background_event("The history was summarized."),
     ).splitlines()
@@ -182,6 +183,7 @@ def test_plans_tools_searches_and_retries_are_shown() -> None:
         "  failed: no such page (1.2 s)",
         "web search: cheese; 1 results",
         "web search: cheese; failed: unavailable",
+        "patch not applied: empty patch",
         "retry 1 of 4 in 1.5 s: 429 Too Many Requests",
         "The history was summarized.",
     ]

@@ -128,14 +128,16 @@ def test_what_is_not_for_a_terminal_stays_as_it_is(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == '\x1b[2J\n{"text":"\\u001b \u202e \xe4"}\n'
 
 
-def test_a_search_and_a_limit_on_the_cost_are_shown() -> None:
+def test_a_search_a_refused_patch_and_a_limit_on_the_cost_are_shown() -> None:
     printer = events.WebSearchResult(url="https://a.example", title="A")
     found = events.WebSearch(call_id="s", query="cheese", results=(printer,))
     failed = events.WebSearch(call_id="s", query="cheese", results=(), error="unavailable")
+    refused = events.PatchRefused(call_id=CallId("c1"), message="empty patch")
     limit = events.LimitReached(limit="turn_cost", used=1_500_000, allowed=1_000_000)
 
     assert "web_search: cheese; results: 1" in rendered(found)
     assert "web_search: cheese; unavailable" in rendered(failed)
+    assert "patch_refused: empty patch" in rendered(refused)
     assert "limit_reached: turn_cost, 1.50 of 1.00" in rendered(limit)
 
 

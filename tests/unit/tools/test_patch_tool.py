@@ -40,6 +40,7 @@ from parley.wire.events import (
     OtherChange,
     PatchApplyBegin,
     PatchApplyEnd,
+    PatchRefused,
     TurnDiff,
     UpdatedFile,
 )
@@ -159,6 +160,15 @@ def without_seconds(output: str) -> str:
 
 def ran(output: str, exit_code: int) -> str:
     return json.dumps({"output": output, "metadata": {"exit_code": exit_code}})
+
+
+def refused(message: str) -> Appended:
+    return Appended((PatchRefused(call_id=CALL, message=message),))
+
+
+def rejection(verdict: Verdict) -> list[Appended]:
+    """Return the events of a rejected patch. The event `approval_settled` reports the rejection by a person."""
+    return [refused(verdict.why)] if isinstance(verdict, RejectedByPolicy) else []
 
 
 def blob(content: bytes) -> str:
@@ -284,13 +294,13 @@ async def test_a_patch_that_changes_nothing_has_no_diff(work: Path) -> None:
     assert [type(one) for one in bench.transcript.payloads] == [PatchApplyBegin, CommandOutput, PatchApplyEnd]
 
 
-async def test_a_patch_that_does_not_match_fails_without_events(work: Path) -> None:
+async def test_a_patch_that_does_not_match_is_refused(work: Path) -> None:
     bench = Bench(work)
 
     output = await bench.apply("*** Update File: old.txt", "-nothing like this", "+x")
 
     assert output == f'error: Failed to find expected lines ["nothing like this"] in {work}/old.txt'
-    assert bench.did == []
+    assert seen(bench) == [refused(output.removeprefix("error: "))]
 
 
 @pytest.mark.parametrize(
@@ -327,14 +337,14 @@ async def test_a_patch_in_our_own_home_is_refused(work: Path) -> None:
     output = await bench.apply("*** Add File: /nonexistent/config.toml", "+x")
 
     assert output == "error: /nonexistent/config.toml must not be changed: Parley's home is protected"
-    assert bench.did == []
+    assert seen(bench) == [refused(output.removeprefix("error: "))]
 
 
-async def test_an_empty_patch_fails_without_events(work: Path) -> None:
+async def test_an_empty_patch_is_refused(work: Path) -> None:
     bench = Bench(work)
 
     assert await bench.apply() == "patch rejected: empty patch"
-    assert bench.did == []
+    assert seen(bench) == [refused("empty patch")]
 
 
 async def test_a_patch_of_what_is_hidden_is_refused_before_anything_of_it_is_read(work: Path) -> None:
@@ -346,7 +356,7 @@ async def test_a_patch_of_what_is_hidden_is_refused_before_anything_of_it_is_rea
     output = await bench.apply("*** Update File: keys/id", "-guess", "+x")
 
     assert output == f"error: {work}/keys/id must not be changed: {work}/link is protected"
-    assert bench.did == []
+    assert seen(bench) == [refused(output.removeprefix("error: "))]
 
 
 @pytest.mark.parametrize(
@@ -363,7 +373,7 @@ async def test_a_patch_that_must_not_be_written_changes_nothing(
     bench = Bench(work, verdict)
 
     assert await bench.apply(*UPDATE) == expected
-    assert bench.did == [action(work)]
+    assert seen(bench) == [action(work), *rejection(verdict)]
     assert bench.files() == {"old.txt": b"alpha\nbeta\n"}
 
 
@@ -589,6 +599,7 @@ async def test_a_patch_that_fails_in_the_sandbox_is_not_written_when_that_is_den
         *failed(work),
         Appended((BackgroundEvent(message=f"Execution failed: {DENIED}"),)),
         msgspec.structs.replace(action(work), has_failed=True),
+        *rejection(verdict),
     ]
 
 
@@ -629,7 +640,7 @@ async def test_arguments_that_do_not_fit_are_explained(work: Path, arguments: st
     bench = Bench(work)
 
     assert await bench.call(arguments) == f"failed to parse function arguments: {detail}"
-    assert bench.did == []
+    assert seen(bench) == [refused(detail)]
 
 
 async def test_arguments_that_are_not_json_are_explained(work: Path) -> None:
@@ -687,4 +698,5 @@ async def test_a_patch_that_no_longer_matches_fails(work: Path) -> None:
     output = await bench.apply(*UPDATE)
 
     assert output == f'error: Failed to find expected lines ["alpha"] in {work}/old.txt'
+    assert seen(bench)[-1] == refused(output.removeprefix("error: "))
     assert bench.files() == {"old.txt": b"another user's\n"}

@@ -44,6 +44,7 @@ from parley.wire.events import (
     ParsedCommand,
     PatchApplyBegin,
     PatchApplyEnd,
+    PatchRefused,
     PlanStep,
     PlanUpdate,
     QueueChanged,
@@ -298,6 +299,10 @@ SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
         },
     ),
     (
+        PatchRefused(call_id=CallId("c1"), message="empty patch"),
+        {"type": "patch_refused", "call_id": "c1", "message": "empty patch"},
+    ),
+    (
         QueueChanged(messages=(MessageId("m1"),), paused=True),
         {"type": "queue_changed", "messages": ["m1"], "paused": True},
     ),
@@ -375,6 +380,7 @@ def test_older_clients_get_no_event_that_is_an_addition() -> None:
         "user_message",
         "approval_settled",
         "limit_reached",
+        "patch_refused",
         "queue_changed",
         "request_retry",
         "workspace_updated",

@@ -243,6 +243,13 @@ export class Conversation {
       case "patch_apply_end":
         this.changed(msg.call_id, { state: "ended", success: msg.success, message: msg.success ? "" : msg.stderr || msg.stdout })
         break
+      case "patch_refused": {
+        const fields = { state: "ended", success: false, message: msg.message }
+        // A patch that was approved may no longer match the files.
+        if (this.isOpen(msg.call_id, "patch")) this.changed(msg.call_id, fields)
+        else this.note(seq, `Patch not applied: ${msg.message}`)
+        break
+      }
       case "limit_reached":
         this.call("", seq, { kind: "limit", limit: msg.limit, used: amount(msg.limit, msg.used), allowed: amount(msg.limit, msg.allowed), state: "asking" })
         this.view.stateChanged()
@@ -357,17 +364,26 @@ export class Conversation {
    * @param {any} fields
    */
   call(id, seq, fields) {
-    const known = this.calls.get(id)
     const turn = this.turns[this.turns.length - 1]
     if (!turn) return
-    const isOpen = known?.turn === turn && known.item.kind === fields.kind && (known.item.state === "asking" || known.item.state === "running")
-    if (isOpen && !(fields.state === "asking" && known.item.settlement)) {
+    if (this.isOpen(id, fields.kind) && !(fields.state === "asking" && this.calls.get(id)?.item.settlement)) {
       this.changed(id, fields)
       return
     }
     const item = { seq, callId: id, output: new Output(), ...fields }
     this.calls.set(id, { turn, item })
     this.add(item)
+  }
+
+  /**
+   * Return whether a call of the last turn is waiting for an approval or is running.
+   * @private
+   * @param {string} id
+   * @param {string} kind
+   */
+  isOpen(id, kind) {
+    const known = this.calls.get(id)
+    return known?.turn === this.turns.at(-1) && known?.item.kind === kind && (known.item.state === "asking" || known.item.state === "running")
   }
 
   /**
