@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from kit.clients.approving import approving_client, types_of
+from kit.clients.approving import approving_client, last_output, types_of
 from kit.clients.codex_calls import APIS, Output, User, Wire, history, speaking
 from kit.clients.shell_turns import Turned, begun, ended, output, ran, sent, sh, shell, turn, unended, whole_turn
 from kit.system.commands import PATH
@@ -372,6 +372,19 @@ async def test_an_invalid_command_is_refused_without_an_approval_request(
         assert "elicitation/create" not in types_of(messages)
         outputs = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
         assert outputs == ["exec command rejected: it contains a NUL character"] * 2
+
+
+async def test_a_working_directory_with_a_very_long_path_is_refused_and_does_not_block_the_server(
+    parley_model: ScriptedModel,
+) -> None:
+    async with approving_client(parley_model) as client:
+        parley_model.says(shell("c1", "touch", "a", workdir="x/" * 1_000_000))
+        parley_model.says("Done")
+        messages = await client.until_answer(client.codex())
+
+        assert "elicitation/create" not in types_of(messages)
+        why = "failed to parse function arguments: a path of more than 4096 bytes (workdir)"
+        assert last_output(parley_model) == why
 
 
 @SANDBOX

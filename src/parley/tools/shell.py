@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from parley.common.guarded_files import DirFds, HiddenPath
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below_any
+from parley.config.checks import MAX_PATH_BYTES
 from parley.config.types import Settings
 from parley.conversation.records import CallItem, Changed, CommandOutput, StreamOutput
 from parley.errors import BadArguments, CommandNotStarted
@@ -304,10 +305,10 @@ def _decoded_call(call: CallItem) -> _ShellCall:
     arguments = replace_surrogates(call.arguments).encode()
     if call.name == LOCAL_SHELL:
         action = decode_arguments(_Action, arguments)
-        _refuse_too_many_words(action.command)
+        _refuse_too_large(action.command, action.working_directory, field="working_directory")
         return _ShellCall(action.command, action.working_directory, _milliseconds(action.timeout_ms))
     given = decode_arguments(_Arguments, arguments)
-    _refuse_too_many_words(given.command)
+    _refuse_too_large(given.command, given.workdir, field="workdir")
     return _ShellCall(
         given.command,
         given.workdir,
@@ -317,9 +318,14 @@ def _decoded_call(call: CallItem) -> _ShellCall:
     )
 
 
-def _refuse_too_many_words(command: Sequence[str]) -> None:
+def _refuse_too_large(command: Sequence[str], workdir: str | None, *, field: str) -> None:
+    """Check the number of words in a command, and the length of its working directory, which is the argument
+    `field`. Resolving a very long path would block the server.
+    """
     if len(command) > MAX_WORDS:
         raise BadArguments(f"more than {MAX_WORDS} words (command)", field="command")
+    if workdir is not None and len(os.fsencode(workdir)) > MAX_PATH_BYTES:
+        raise BadArguments(f"a path of more than {MAX_PATH_BYTES} bytes ({field})", field=field)
 
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:

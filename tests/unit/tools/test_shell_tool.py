@@ -505,6 +505,12 @@ A check of a million words would take a second, during which all clients would w
             'invalid type: string "soon", expected a number (timeout_ms)',
         ),
         pytest.param("shell", MANY_WORDS, "more than 100000 words (command)", id="shell-many-words"),
+        pytest.param(
+            "local_shell",
+            '{"command": ["true"], "working_directory": "' + "x" * 4097 + '"}',
+            "a path of more than 4096 bytes (working_directory)",
+            id="local_shell-long-path",
+        ),
         pytest.param("local_shell", MANY_WORDS, "more than 100000 words (command)", id="local_shell-many-words"),
     ],
 )
