@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 class LogReaders:
     """The readers and the waiting tasks of one log. The log notifies this object of each change."""
 
+    __slots__ = ("_id", "_waiting", "attached")
+
     def __init__(self, conversation_id: ConversationId) -> None:
         self._id = conversation_id
         self.attached: list[Reader] = []

@@ -21,6 +21,8 @@ __all__ = ["SentCommands"]
 class SentCommands:
     """The commands that were sent to the owner and to which the owner has not responded yet."""
 
+    __slots__ = ("_changed", "_closing", "_local", "_ownership", "_timers")
+
     def __init__(
         self,
         ownership: Ownership,
