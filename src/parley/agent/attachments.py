@@ -2,8 +2,8 @@
 
 This module reads the local images that a message names. If the images and files in a request would be too large,
 the module replaces the oldest images and files in the history with text. A client acts as the user, so the client
-may name any file that is not hidden. However, a symbolic link inside the project must not lead to a file outside
-the project.
+may name any file outside the hidden paths of the settings. However, a symbolic link inside the project must not
+lead to a file outside the project.
 """
 
 from __future__ import annotations

@@ -329,8 +329,8 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
     """Input as the model gets it. If a message names files, the input includes the content of these files.
 
-    The model gets this content in place of the content of the message `message_id`. If `message_id` is None, the
-    model gets the input in addition to all messages.
+    The model gets the input in place of the message `message_id`. If `message_id` is None, the model gets the input
+    in addition to all messages.
     """
 
     content: tuple[InputItem, ...]

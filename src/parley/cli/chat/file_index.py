@@ -66,8 +66,8 @@ class PathTable:
 
 
 class _Chunk:
-    """A part of a list of paths. The paths are joined to one string, and their file names to a second string, so
-    that `str.find` can search them.
+    """A part of a list of paths. One string contains all paths of the part, and a second string contains all their
+    file names, so that `str.find` can search them.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
