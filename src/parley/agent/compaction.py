@@ -46,11 +46,12 @@ MIN_HISTORY_SHARE: Final = 0.1
 leave less.
 """
 KEPT_RECENT: Final = 0.3
-"""The maximum fraction of the room for the history that the newest items may take. These items are not summarized.
+"""The newest items of the history are not summarized if they take at most this fraction of the tokens that are
+available for the history.
 """
 KEPT_LAST: Final = 0.7
-"""The maximum fraction of the room for the history that the last response and its outputs may take without being
-summarized. It is larger than `KEPT_RECENT`, the maximum fraction for the newest items in general.
+"""The last response and its outputs are not summarized if they take at most this fraction of the tokens that are
+available for the history. The fraction is larger than `KEPT_RECENT`, which applies to the newest items in general.
 """
 MAX_SUMMARY: Final = 0.2
 """The maximum size of a summary, as a fraction of the room for the history."""

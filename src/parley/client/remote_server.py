@@ -233,8 +233,8 @@ class _Receiver:
             self.forget(request_id)
 
     def forget(self, request_id: RequestId) -> None:
-        """Stop waiting for the result of a request. If no other result must be delivered first, deliver the
-        messages that were held back.
+        """Stop waiting for the result of a request. If `first` is then empty, deliver the messages that were held
+        back until the results of these requests had been delivered.
         """
         self.first.discard(request_id)
         while self._held and not self.first:

@@ -32,8 +32,10 @@ class _Slice:
 
 
 def parts_of(content: tuple[InputItem, ...], part: Callable[[InputItem], Any]) -> list[Any]:
-    """Return a list that `encode_body` encodes as the parts of all items in `content`. `part` is a function that
-    returns the part of one item.
+    """Return the parts of the items in `content`. `part` is a function that returns the part of one item.
+
+    If there are many items, the list contains slices of them instead, which `encode_body` converts to parts one
+    after the other.
     """
     if len(content) <= SLICE_ITEMS:
         return [part(item) for item in content]

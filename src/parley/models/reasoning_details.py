@@ -47,9 +47,11 @@ class ReasoningDetails:
         self._blocks: list[_Block] = []
 
     def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
-        """Add the fragments in one delta. Return their text, which clients see, and the approximate number of
-        characters that they add. `has_halves` is True if the delta was decoded with stand-ins for halves of
-        surrogate pairs (`surrogates.py`).
+        """Add `pieces`, the reasoning details of one delta, to the blocks. Return their text, which clients see,
+        and the approximate number of characters by which the blocks grow.
+
+        `has_halves` is True if the delta was decoded with stand-ins for halves of surrogate pairs
+        (`surrogates.py`).
         """
         shown, size = "", 0
         for piece in pieces if isinstance(pieces, list) else ():

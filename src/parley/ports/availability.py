@@ -33,7 +33,7 @@ class ReportsAvailability(Protocol):
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call the callback `call` with the new state, in the event loop, after each change of the availability.
-        Callbacks that were added before stay registered.
+        """Register `call`, a callback that receives the new state after each change of the availability. It is
+        called in the event loop. Earlier callbacks stay registered.
         """
         ...

@@ -384,7 +384,7 @@ class OpenApprovals:
     def to_deliver(self) -> PendingApproval | None:
         """Return the open approval for delivery to a client; None if no approval is open.
 
-        First, notify the clients that were sent an earlier approval if another process has settled that approval.
+        If another process has settled an earlier approval, first notify the clients to which it was sent.
         """
         if not self._log.is_owner:
             self.refresh()

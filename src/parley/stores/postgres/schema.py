@@ -242,10 +242,10 @@ async def m003_workspaces(db: Connection) -> None:
 async def m004_months(db: Connection) -> None:
     """Partition three tables by the month in which a conversation was created: `entries`, `cuts` and `blobs`.
 
-    The upper bits of a conversation's number are the month. All existing numbers are small, so their month is 0, and
-    the existing tables become the partitions of month 0. No row is copied, but the entries are read once, because
-    PostgreSQL checks that all rows belong to the partition. Processes of an older version may continue: the numbers
-    of the conversations that they create are small as well.
+    The upper bits of a conversation's number are the month. All existing numbers are small, so their month is 0,
+    and the existing tables become the partitions of month 0. No row is copied, but the entries are read once,
+    because PostgreSQL checks that all rows belong to the partition. Processes of an older version may continue: the
+    numbers of the conversations that they create are small as well.
     """
     await db.execute(
         f"""

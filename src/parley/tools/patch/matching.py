@@ -121,8 +121,8 @@ class _Level:
     def __init__(
         self, key: Callable[[str], str], lines: list[str], wanted: Iterable[str], deadline: Deadline
     ) -> None:
-        """Create the level. `wanted` contains each distinct line that is searched for. There must be at most
-        `_MAX_WANTED` of them.
+        """Encode the `lines` of the file. Two lines are equal at this comparison level if `key` returns the same
+        text for both. `wanted` contains the at most `_MAX_WANTED` distinct lines to search for.
         """
         self._key, self._deadline = key, deadline
         self._codes: dict[str, str] = {}
