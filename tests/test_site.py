@@ -203,8 +203,7 @@ def test_the_directory_of_another_program_is_not_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "site/index.html").read_bytes() == b"new"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("has_other_files", [False, True])
+@pytest.mark.parametrize("has_other_files", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_command_writes_the_site_or_says_why_not(tmp_path: Path, has_other_files: bool) -> None:
     directory = tmp_path / "site"
     if has_other_files:

@@ -29,9 +29,10 @@ from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
 
 Way = Literal["codex", "stream"]
-LONG_CELLS: Final = {("on-failure", "stream"), ("on-request", "codex"), ("never", "codex")}
-"""The columns of the table that only `make test-long` plays. `make test` plays every policy in at least one way."""
 Decision = Literal["approved", "approved_for_session", "denied", "abort"]
+
+ONLY_LONG: Final = {("on-failure", "stream"), ("on-request", "codex"), ("never", "codex")}
+"""The policies and ways that only `make test-long` plays. `make test` plays every policy in at least one way."""
 
 # --- who decides -------------------------------------------------------------------------
 
@@ -539,7 +540,7 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
 @pytest.mark.parametrize(
     ("policy", "way"),
     [
-        pytest.param(policy, way, marks=pytest.mark.long if (policy, way) in LONG_CELLS else ())
+        pytest.param(policy, way, marks=pytest.mark.long if (policy, way) in ONLY_LONG else ())
         for policy in get_args(ApprovalPolicy)
         for way in get_args(Way)
     ],

@@ -1,7 +1,7 @@
 """Decides which actions need an approval (docs/protocol.md#approval-policies).
 
 The decision is a pure function of the settings and the action. Other modules request and store approvals, confine
-commands and recognize safe commands.
+commands and recognise safe commands.
 """
 
 from __future__ import annotations

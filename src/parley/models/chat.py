@@ -100,7 +100,7 @@ REASONING: Final = ("reasoning", "reasoning_content", "reasoning_details")
 """The names of the members of a message that may contain reasoning."""
 
 NOT_ACCEPTED: Final = re.compile(
-    "unsupported|not supported|not permitted|not allowed|extra_forbidden|unrecognized|additional propert"
+    "unsupported|not supported|not permitted|not allowed|extra_forbidden|unrecognised|additional propert"
     "|unknown (?:name|field|parameter|property|argument)",
     re.IGNORECASE,
 )

@@ -257,15 +257,15 @@ async def _received(content: aiohttp.StreamReader) -> bytes:
     The library stores each HTTP chunk separately, and removes the chunks one by one. A provider may send each token
     in its own chunk, so removing the chunks would take a quarter of the time of a turn. Therefore, this function
     joins the chunks first. It uses a private attribute, because the library has no public method for this purpose.
-    Without this attribute, the result is the same.
+    If the attribute is not a deque, the library removes the chunks.
     """
     first = b""
     while not first and not content.at_eof():
         first, _ = await content.readchunk()
     if content.at_eof():
         return first
-    chunks: deque[bytes] = getattr(content, "_buffer", deque())
-    if len(chunks) > 1:
+    chunks = getattr(content, "_buffer", None)
+    if isinstance(chunks, deque) and len(chunks) > 1:
         joined = b"".join(chunks)
         chunks.clear()
         chunks.append(joined)

@@ -252,7 +252,7 @@ class OpenApprovals:
         is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. `answer_id` is the id by which a
-        repeated answer is recognized; empty if the answer has no id. If another process still holds the write lock
+        repeated answer is recognised; empty if the answer has no id. If another process still holds the write lock
         at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:

@@ -370,7 +370,7 @@ class ConversationRegistry:
         is_idle = conversation.phase is Phase.IDLE
         pages = entries_of_fork(conversation, at, last=conversation.log.durable, is_idle=is_idle)
         if is_limited:
-            pages = _check_fork_settings(pages, conversation)
+            pages = _with_checked_settings(pages, conversation)
         forked = ConversationId(str(uuid4()))
         await bulk_create(self._store, forked, self._unless_closing(pages))
         self._deps.activity.notify(forked, True)
@@ -555,7 +555,7 @@ class ConversationRegistry:
         return len(evicted)
 
 
-async def _check_fork_settings(
+async def _with_checked_settings(
     pages: AsyncIterable[Sequence[Entry]], conversation: Conversation
 ) -> AsyncIterator[Sequence[Entry]]:
     """Yield the pages of a fork, and check the settings of the fork after the last page.

@@ -140,13 +140,14 @@ class FormElicitor:
             principal=self._principal,
             reason=reason,
         )
-        settled.add_done_callback(partial(self._settle_attempted, conversation, approval_id))
+        settled.add_done_callback(partial(self._log_failed_settlement, conversation, approval_id))
 
-    def _settle_attempted(
+    def _log_failed_settlement(
         self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]
     ) -> None:
-        """If the attempt to settle the approval with the client's answer failed, log the error. The client can then
-        be asked again. `settled` is the finished future of the attempt.
+        """If the attempt to settle the approval with the client's answer failed, log the error and withdraw the
+        approval from the client, so that the client can be asked again. `settled` is the finished future of the
+        attempt.
         """
         if not settled.cancelled() and (error := settled.exception()) is not None:
             known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)

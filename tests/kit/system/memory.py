@@ -11,7 +11,7 @@ __all__ = ["Peak", "memory_bytes"]
 
 def memory_bytes(pid: int | None, field: Literal["VmRSS", "VmHWM", "RssFile"]) -> int:
     """Return the current memory (`VmRSS`), the peak (`VmHWM`) or the current pages of files (`RssFile`) of a
-    process, by default of this one.
+    process. If `pid` is None, this process is meant.
     """
     status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
     found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)

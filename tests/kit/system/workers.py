@@ -1,7 +1,8 @@
 """A pytest plugin that runs the tests in copies of the process that has collected them.
 
 `--workers N` starts N copies, the workers. Collecting the tests takes seconds, and is done once. Each worker takes
-the tests of one file after the other, so that fixtures of a module are set up once. Further workers run only the
+the tests of one file after the other, so that fixtures of a module are set up once. One worker takes all tests that
+use Chromium, so that it is started once. Further workers run only the
 tests that mostly wait, so that the other tests use the processor in the meantime.
 """
 
@@ -32,7 +33,9 @@ WAITING_WORKERS: Final = 4
 """The maximum number of workers that run only tests with the marker `waits`."""
 
 SHARED_FIXTURES: Final = frozenset({"browser"})
-"""The fixtures that take so much CPU time that only one worker runs the tests that use them."""
+"""The fixtures that take much CPU time to set up. One worker runs all tests that use such a fixture, except tests that
+are marked with `long` or `waits`, which any worker runs.
+"""
 
 HANG_SECONDS: Final = 60.0
 """How long after its time limit a test may end. A shorter time limit counts twice instead.

@@ -196,7 +196,6 @@ async def test_locks_of_killed_git_commands_are_removed(node: Node, origin: Orig
     assert (old.exists(), new.exists()) == (False, True)
 
 
-@pytest.mark.long
 async def test_a_file_that_cannot_be_read_is_left_out_of_the_commit(node: Node, origin: Origin) -> None:
     begun = await node.prepared()
     await node.run("echo one > file; echo x > closed; chmod 000 closed")
@@ -351,7 +350,6 @@ touch -d 2001-01-01 tracked
 
 @pytest.mark.promises("nodes.git-hostile")
 @pytest.mark.parametrize("is_submodule", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.long
 async def test_git_does_not_enter_a_repository_in_the_worktree(
     node: Node, origin: Origin, is_submodule: bool
 ) -> None:
@@ -495,7 +493,6 @@ async def test_the_first_checkout_is_repeated_if_it_was_interrupted(node: Node, 
 @pytest.mark.parametrize(
     "before_next_turn", ["removal", *(pytest.param(one, marks=pytest.mark.long) for one in ("nothing", "outage"))]
 )
-@pytest.mark.long
 async def test_a_later_checkout_is_repeated_if_it_was_interrupted(
     node: Node, origin: Origin, command: str, script: str, before_next_turn: str
 ) -> None:
@@ -523,8 +520,8 @@ async def test_a_later_checkout_is_repeated_if_it_was_interrupted(
     assert await node.save(second) is None
 
 
-@pytest.mark.parametrize("damage", ["marker", pytest.param("index", marks=pytest.mark.long)])
 @pytest.mark.long
+@pytest.mark.parametrize("damage", ["marker", "index"])
 async def test_a_worktree_whose_checkout_cannot_be_repeated_is_made_again(
     node: Node, origin: Origin, damage: str
 ) -> None:

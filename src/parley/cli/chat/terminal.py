@@ -93,7 +93,8 @@ class Actions(Protocol):
 
     def confirm_cancelled_key(self) -> None:
         """Answer the approval on the screen with the key that `cancelled_key` returns, because the user confirmed
-        the answer with Enter.
+        the answer with Enter. The key for a denial then denies without a reason. Do nothing if the approval is no
+        longer open.
         """
 
     def answer(self, key: str) -> None:
