@@ -33,8 +33,8 @@ WAITING_WORKERS: Final = 4
 """The maximum number of workers that run only tests with the marker `waits`."""
 
 SHARED_FIXTURES: Final = frozenset({"browser"})
-"""The fixtures that take much CPU time to set up. One worker runs all tests that use such a fixture, except tests that
-are marked with `long` or `waits`, which any worker runs.
+"""The fixtures that take much CPU time to set up. One worker runs all tests that use such a fixture, except tests
+that are marked with `long` or `waits`, which any worker runs.
 """
 
 HANG_SECONDS: Final = 60.0
