@@ -58,6 +58,9 @@ COMMENT: Final = re.compile(rb"^[ \t]*(?:/\*.*?\*/[ \t]*|//[^\n]*)$", re.MULTILI
 """Matches a comment that occupies whole lines. In the modules and style sheets of the page, this pattern matches
 only comments.
 """
+ANNOTATION: Final = re.compile(rb"/\*\* @[^\n]*?\*/ ?")
+"""Matches a comment inside a line that annotates a type. In the modules of the page, no string contains such text.
+"""
 INDENTATION: Final = re.compile(rb"^[ \t]+", re.MULTILINE)
 """Matches the indentation of a line. The indentation is removed from the files before they are served. In the
 modules and style sheets of the page, no string extends over several lines, so removing the indentation changes no
@@ -170,7 +173,7 @@ def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
 def _shortened(content: bytes) -> bytes:
     """Return the content of a file without comments and indentation. The lines keep their numbers."""
     without_comments = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
-    return INDENTATION.sub(b"", without_comments)
+    return INDENTATION.sub(b"", ANNOTATION.sub(b"", without_comments))
 
 
 def _has_tag(request: HttpRequest, tag: str) -> bool:
