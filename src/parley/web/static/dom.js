@@ -51,15 +51,18 @@ export function fill(element, ...children) {
 }
 
 /**
- * Make `nodes` the children of an element. Children that stay in order are not moved, so that they keep the focus.
+ * Make `nodes` the children of an element. Children that stay in order are not moved, so that they keep the focus. Return
+ * whether the children have changed.
  * @param {Element} element
  * @param {Node[]} nodes
  */
 export function arrange(element, nodes) {
-  for (const child of [...element.childNodes]) if (!nodes.includes(child)) child.remove()
+  const before = [...element.childNodes]
+  for (const child of before) if (!nodes.includes(child)) child.remove()
   nodes.forEach((node, index) => {
     if (element.childNodes[index] !== node) element.insertBefore(node, element.childNodes[index] ?? null)
   })
+  return before.length !== nodes.length || before.some((child, index) => child !== nodes[index])
 }
 
 /** Return whether an element receives the letters that the user types. @param {EventTarget | null} element */

@@ -62,8 +62,8 @@ export class ListView {
     list.addEventListener("change", () => this.draw())
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.searchTimer = undefined
-    /** @private @type {typeof import("./waiting_card.js").waitingCard | null} imported when the first conversation waits for an approval */
-    this.waitingCard = null
+    /** @private @type {typeof import("./waiting_card.js") | null} imported when the first conversation waits for an approval */
+    this.cardModule = null
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
     this.rows = new Map()
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
@@ -129,11 +129,11 @@ export class ListView {
   /** @private */
   drawWaiting() {
     const { waiting } = this.list
-    if (waiting.length && !this.waitingCard) {
-      void import("./waiting_card.js").then(({ waitingCard }) => ((this.waitingCard = waitingCard), this.draw()))
+    if (waiting.length && !this.cardModule) {
+      void import("./waiting_card.js").then((module) => ((this.cardModule = module), this.draw()))
       return
     }
-    const create = /** @type {typeof import("./waiting_card.js").waitingCard} */ (this.waitingCard)
+    const { waitingCard, restIn } = /** @type {typeof import("./waiting_card.js")} */ (this.cardModule ?? {})
     const ids = new Set()
     const nodes = waiting.map((one) => {
       const id = one.approval?.approval_id ?? one.conversation_id
@@ -141,14 +141,15 @@ export class ListView {
       const key = `${one.title}:${one.conversation_id === this.current}`
       let card = this.cards.get(id)
       if (!card || (card.key !== key && !(isTextField(document.activeElement) && card.node.contains(document.activeElement)))) {
-        card = { key, node: create(one, this.handlers, { canAnswer: this.connection.may("approvalAnswer"), isCurrent: one.conversation_id === this.current }) }
+        card = { key, node: waitingCard(one, this.handlers, { canAnswer: this.connection.may("approvalAnswer"), isCurrent: one.conversation_id === this.current }) }
         this.cards.set(id, card)
       }
       return card.node
     })
     for (const id of this.cards.keys()) if (!ids.has(id)) this.cards.delete(id)
     this.waiting.hidden = nodes.length === 0
-    arrange(this.waiting, [this.waitingTitle, ...nodes])
+    // The second click of a double click must not answer the request that has moved to this place.
+    if (arrange(this.waiting, [this.waitingTitle, ...nodes])) restIn?.(this.waiting)
   }
 
   /** @private @param {string} cwd @param {Entry[]} entries */

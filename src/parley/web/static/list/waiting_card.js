@@ -6,6 +6,8 @@ import { fileDiffs } from "../transcript/diff_view.js"
 import { diffsOfChanges } from "../text/diff.js"
 import { commandText, visible, visibleCommand, visibleText } from "../text/visible.js"
 
+export { restIn } from "../transcript/approval.js"
+
 /**
  * @param {import("../state/list.js").Attention} attention
  * @param {{ answer: import("../transcript/approval.js").Answer }} handlers

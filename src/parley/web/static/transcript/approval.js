@@ -16,7 +16,8 @@ const HIDDEN_PARTS = ".more, .file-body:empty"
 const REST_MS = 350
 /**
  * The time in milliseconds during which the buttons of a new request are disabled, so that a tap on an element that the
- * request has displaced does not answer the request. The time begins again when the window or the tab comes to the front.
+ * request has displaced does not answer the request. The time begins again when the window or the tab comes to the front,
+ * when the buttons may have moved, and when the last hidden part has been shown.
  */
 
 /**
@@ -87,10 +88,12 @@ export function approvalButtons(approval, answer, { canAnswer, subject }) {
   let isAnswering = false
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let rest
-  const hint = h("p", { class: "hint" }, "Show all of it before you approve it.")
+  const hint = h("p", { class: "hint", hidden: true }, "Show all of it before you approve it.")
   const draw = () => {
     const isHidden = !!subject?.querySelector(HIDDEN_PARTS)
+    const wasHidden = !hint.hidden
     hint.hidden = !isHidden
+    if (wasHidden && !isHidden) begin()
     for (const button of row.querySelectorAll("button"))
       button.disabled = isAnswering || rest !== undefined || (isHidden && /^[as]$/.test(button.dataset.key ?? ""))
   }
@@ -107,12 +110,13 @@ export function approvalButtons(approval, answer, { canAnswer, subject }) {
   return h("div", { class: "approval-buttons", "data-approval": approval.approval_id, onrest: begin }, outside, hint, row, withReason, problem)
 }
 
-/** Disable all buttons for a moment: a click that brings the page to the front must not answer a request. */
-function restAll() {
-  for (const buttons of document.querySelectorAll(".approval-buttons")) buttons.dispatchEvent(new Event("rest"))
+/** Disable the buttons of all requests in an element for a moment. @param {ParentNode} element */
+export function restIn(element) {
+  for (const buttons of element.querySelectorAll(".approval-buttons")) buttons.dispatchEvent(new Event("rest"))
 }
-window.addEventListener("focus", restAll)
-document.addEventListener("visibilitychange", restAll)
+// A click that brings the page to the front must not answer a request.
+window.addEventListener("focus", () => restIn(document))
+document.addEventListener("visibilitychange", () => restIn(document))
 
 /**
  * Create what replaces a request that cannot be drawn: a note, and the buttons that deny the request.
