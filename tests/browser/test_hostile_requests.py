@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from playwright.async_api import Browser, expect
 
-from kit.clients.page import DESKTOP, open_page
-from kit.clients.shell_turns import sh
+from kit.clients.page import DESKTOP, PHONE, open_page
+from kit.clients.shell_turns import sh, shell
 from kit.servers.http_server import HttpServer
 from parley.testing import Call, ScriptedModel
 
@@ -55,3 +57,63 @@ async def test_a_double_click_answers_one_request_of_the_list(
         assert await user.page.evaluate(SECOND_CLICK, [x, y]) == "a"  # the button of the other request
         await expect(cards.locator("[data-key=a]")).to_be_enabled()
         assert len(list(server.work.iterdir())) == 1
+
+
+@pytest.mark.parametrize("view", [DESKTOP, PHONE], ids=["desktop", "phone"])
+async def test_a_long_reason_and_directory_do_not_move_the_command_out_of_view(
+    browser: Browser, server: HttpServer, model: ScriptedModel, view: dict[str, Any]
+) -> None:
+    reason = "It only lists the files. " * 2000
+    directory = "/".join(["d" * 100] * 30)
+    model.says(shell("c", "rm", "x", workdir=directory, with_escalated_permissions=True, justification=reason))
+    client = await server.client(capabilities={"elicitation": {}})
+    conversation = await client.create(cwd=str(server.work), approval_policy="on-request")
+    await client.say(conversation, "go")
+    async with open_page(browser, server, **view) as user:
+        card = user.page.locator(".waiting-card")
+        await expect(card.locator("[data-key=d]")).to_be_enabled()
+        await expect(card.locator("[data-key=a]")).to_be_disabled()
+        await expect(card.locator("pre")).to_be_in_viewport(ratio=1)
+        await user.open(conversation)
+        call = user.transcript.locator(".call")
+        await expect(call.locator("[data-key=d]")).to_be_enabled()
+        await expect(call.locator("[data-key=d]")).to_be_in_viewport()
+        await expect(call.locator("pre.command-text")).to_be_in_viewport(ratio=1)
+        await expect(call.locator("[data-key=a]")).to_be_disabled()
+        while await call.locator(".more").count():
+            await call.locator(".more").first.click()
+        await expect(call.locator("[data-key=a]")).to_be_enabled()
+        await expect(call.locator(".reason")).to_have_text(reason.strip())
+
+
+@pytest.mark.parametrize("kind", ["command", "patch"])
+async def test_letters_that_are_slow_to_draw_are_shown_in_parts(
+    browser: Browser, server: HttpServer, model: ScriptedModel, kind: str
+) -> None:
+    letters = "a\u0e01b\u6f22\U0001f469\u0628"
+    line = letters * 250
+    model.says(
+        sh("call", f"echo {letters * 40_000}")
+        if kind == "command"
+        else patch("*** Add File: a", *[f"+{line}"] * 390)
+    )
+    client = await server.client(capabilities={"elicitation": {}})
+    conversation = await client.create(cwd=str(server.work))
+    await client.say(conversation, "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        card = user.page.locator(".waiting-card")
+        await expect(card.locator("[data-key=d]")).to_be_enabled()
+        await user.open(conversation)
+        call = user.transcript.locator(".call")
+        await expect(call.locator("[data-key=d]")).to_be_enabled()
+        await expect(call.locator("[data-key=a]")).to_be_disabled()
+        assert len(await call.text_content() or "") < 100_000
+        if kind == "patch":
+            await call.locator("summary", has_text="added").click()
+            shown = await call.locator("tr.add").count()
+            assert 1 < shown < 100
+            await call.get_by_role("button", name="more lines").click()
+            assert await call.locator("tr.add").count() > shown
+        model.says("understood")
+        await call.locator("[data-key=d]").click()
+        await user.sees("understood")

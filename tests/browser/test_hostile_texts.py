@@ -245,8 +245,8 @@ async def test_right_to_left_letters_keep_their_order_in_a_request(
 @pytest.mark.parametrize(
     ("hidden", "shown"),
     [
-        ("\u200b" * 140_000, "⟨U+200B⟩ × 140000"),
-        ("a\u200b" * 70_000, "a⟨U+200B⟩" * 70_000),
+        ("\u200b" * 29_000, "⟨U+200B⟩ × 29000"),
+        ("a\u200b" * 14_500, "a⟨U+200B⟩" * 14_500),
         ("\u200b\u200b\U000e0100\u202e", "⟨U+200B⟩⟨U+200B⟩⟨U+E0100⟩⟨U+202E⟩"),
     ],
     ids=["repeated", "alternating", "different"],

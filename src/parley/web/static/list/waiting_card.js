@@ -4,9 +4,13 @@ import { h } from "../dom.js"
 import { approvalButtons, denialButtons } from "../transcript/approval.js"
 import { fileDiffs } from "../transcript/diff_view.js"
 import { diffsOfChanges } from "../text/diff.js"
+import { fillLong } from "../text/long_text.js"
 import { commandText, visible, visibleCommand, visibleText } from "../text/visible.js"
 
 export { restIn } from "../transcript/approval.js"
+
+/** The number of characters of a directory that are shown at first. */
+const FIRST_OF_DIRECTORY = 300
 
 /**
  * @param {import("../state/list.js").Attention} attention
@@ -46,11 +50,15 @@ export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
 function subject(approval, cwd) {
   if (approval.kind === "exec" && approval.command) {
     const { text } = commandText(approval.command)
+    const command = h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" })
+    fillLong(command, text, visibleCommand)
+    const place = h("code", { dir: "ltr" })
+    fillLong(place, approval.cwd ?? "", visible, FIRST_OF_DIRECTORY)
     return h(
       "div",
       { class: "subject" },
-      clipped(h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" }, ...visibleCommand(text)), text.split("\n").length),
-      approval.cwd && approval.cwd !== cwd && h("p", { class: "hint" }, "in ", h("code", { dir: "ltr" }, ...visible(approval.cwd))),
+      clipped(command, text.split("\n").length),
+      approval.cwd && approval.cwd !== cwd && h("p", { class: "hint" }, "in ", place),
     )
   }
   if (approval.kind === "patch" && approval.changes) {

@@ -6,6 +6,8 @@ import { h } from "../dom.js"
 
 const FIRST_CHARACTERS = 20_000
 const NEXT_CHARACTERS = 100_000
+/** The maximum number of characters by which a part is shortened, so that it ends at the end of a line. */
+const SHORTENED = 2000
 
 /**
  * Fill an element with `text`. If the text is long, show only its first part, and a button that shows the next part.
@@ -35,9 +37,16 @@ export function fillLong(element, text, render = (part) => [part], first = FIRST
   element.replaceChildren(...render(text.slice(0, shown)), more)
 }
 
-/** Return the last index at or before `index` that does not split a surrogate pair. @param {string} text @param {number} index */
+/**
+ * Return the end of the part of `text` that ends at or before `index`: the end of a line if there is one shortly before
+ * `index`, otherwise the last index that does not split a surrogate pair.
+ * @param {string} text
+ * @param {number} index
+ */
 function boundary(text, index) {
   if (index >= text.length) return text.length
+  const end = text.lastIndexOf("\n", index - 1) + 1
+  if (end > index - SHORTENED && end > 0) return end
   const unit = text.charCodeAt(index)
   return unit >= 0xdc00 && unit <= 0xdfff ? index - 1 : index
 }

@@ -1,6 +1,7 @@
 /** The view of a command, with its output and exit code. */
 
 import { fill, h } from "../dom.js"
+import { fillLong } from "../text/long_text.js"
 import { TerminalText } from "../text/terminal.js"
 import { commandText, visible, visibleCommand } from "../text/visible.js"
 import { approvalButtons, settlementText } from "./approval.js"
@@ -11,6 +12,12 @@ import { shortPath } from "./diff_view.js"
  * @typedef {import("../state/items.js").CommandItem} CommandItem
  * @typedef {import("./item_view.js").Context} Context
  */
+
+/**
+ * The number of characters of a directory or of a reason that are shown at first. The agent chooses these texts, and a long
+ * text between the command and the buttons would move the command out of view.
+ */
+const FIRST_OF_DETAILS = 300
 
 export class CommandView {
   /**
@@ -24,9 +31,10 @@ export class CommandView {
     this.node = this.frame.node
     this.full = h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" })
     this.where = h("p", { class: "where" })
+    this.action = h("div", { class: "subject" }, this.full, this.where)
     this.ask = h("div", { class: "ask" })
     this.screen = h("pre", { class: "terminal", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Output" })
-    this.frame.body.append(this.full, this.where, this.ask, this.screen)
+    this.frame.body.append(this.action, this.ask, this.screen)
     /** @private */
     this.written = 0
     /** @private @type {TerminalText | null} */
@@ -57,9 +65,14 @@ export class CommandView {
     const { shell, text } = commandText(command)
     const first = text.trim().split("\n", 1)[0].slice(0, 300)
     fill(this.frame.label, h("code", { dir: "ltr" }, ...visible(first), first.length < text.trim().length && " …"))
-    fill(this.full, ...visibleCommand(text))
-    fill(this.where, shell && h("code", null, shell), " in ", h("code", { dir: "ltr", title: cwd }, ...visible(shortPath(cwd, this.context.cwd()) || cwd)))
-    if (reason) this.where.append(h("q", { class: "reason", dir: "auto" }, ...visible(reason)))
+    fillLong(this.full, text, visibleCommand)
+    const place = h("code", { dir: "ltr", title: cwd })
+    fillLong(place, shortPath(cwd, this.context.cwd()) || cwd, visible, FIRST_OF_DETAILS)
+    fill(this.where, shell && h("code", null, shell), " in ", place)
+    if (!reason) return
+    const words = h("q", { class: "reason", dir: "auto" })
+    fillLong(words, reason, visible, FIRST_OF_DETAILS)
+    this.where.append(words)
   }
 
   /** @private */
@@ -82,7 +95,7 @@ export class CommandView {
     const key = isAsking ? approval.approval_id : item.settlement ? "settled" : ""
     if (this.ask.dataset.key === key) return
     this.ask.dataset.key = key
-    if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
+    if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer(), subject: this.action }))
     else if (item.settlement) fill(this.ask, h("p", { class: "settled" }, ...visible(settlementText(item.settlement))))
     else fill(this.ask, item.state === "asking" && !context.canAnswer() && h("p", { class: "hint" }, "Waiting for a person who may approve this."))
   }

@@ -17,6 +17,14 @@ const FIRST_FILES = 20
 const FIRST_LINES = 400
 const NEXT_FILES = 100
 const NEXT_LINES = 2000
+/**
+ * The maximum cost of the text that is drawn at first, or by one click on a button. The cost of a text is its length. A
+ * character that is not Latin counts as several characters, because the browser may have to search for a font.
+ */
+const FIRST_COST = 200_000
+const NEXT_COST = 400_000
+const FOREIGN_COST = 16
+const LAST_LATIN = 0x24f
 /** The maximum effort of comparing words when files are drawn, in pairs of characters. */
 const MAX_COMPARED = 2_000_000
 const MAX_LINE = 2000
@@ -27,6 +35,18 @@ const LABELS = { add: "added", delete: "deleted", update: "", move: "moved" }
  * @typedef {{ compared: number }} Effort the effort of comparing words so far
  */
 
+/** Return the cost of drawing a text. @param {string} text */
+function costOf(text) {
+  let cost = text.length
+  for (let index = 0; index < text.length; index++) if (text.charCodeAt(index) > LAST_LATIN) cost += FOREIGN_COST - 1
+  return cost
+}
+
+/** Return the cost of drawing a line, which may be only the beginning of a long line. @param {string} text */
+function costOfLine(text) {
+  return costOf(text.slice(0, MAX_LINE))
+}
+
 /**
  * Create the views of the diffs of files. If there are many files or lines, show only the first files, and a button that
  * shows the next files.
@@ -36,15 +56,19 @@ const LABELS = { add: "added", delete: "deleted", update: "", move: "moved" }
  */
 export function fileDiffs(files, options) {
   let shown = 0
-  const next = (/** @type {number} */ maxFiles, /** @type {number} */ maxLines) => {
+  const next = (/** @type {number} */ maxFiles, /** @type {number} */ maxLines, /** @type {number} */ maxCost) => {
     const effort = { compared: 0 }
     const nodes = []
-    let lines = 0
+    let [lines, cost] = [0, 0]
     for (; shown < files.length && nodes.length < maxFiles; shown++) {
-      const length = lineCount(files[shown])
-      if (length <= FIRST_LINES) lines += length // a longer file is closed at first
-      if (nodes.length && lines > maxLines) break
-      nodes.push(fileDiff(files[shown], options, effort))
+      const file = files[shown]
+      const content = file.hunks.flatMap((hunk) => hunk.lines)
+      const contentCost = content.reduce((sum, line) => sum + costOfLine(line.text), 0)
+      const isOpen = content.length <= FIRST_LINES && contentCost <= FIRST_COST // a longer file is closed at first
+      cost += costOf(file.path) + costOf(file.from ?? "")
+      if (isOpen) [lines, cost] = [lines + content.length, cost + contentCost]
+      if (nodes.length && (lines > maxLines || cost > maxCost)) break
+      nodes.push(fileDiff(file, options, effort, isOpen))
     }
     return nodes
   }
@@ -53,18 +77,13 @@ export function fileDiffs(files, options) {
     more.textContent = `Show more files (${(files.length - shown).toLocaleString()} left)`
   }
   const show = () => {
-    more.before(...next(NEXT_FILES, NEXT_LINES))
+    more.before(...next(NEXT_FILES, NEXT_LINES, NEXT_COST))
     label()
     if (shown >= files.length) more.remove()
   }
-  const first = next(FIRST_FILES, FIRST_LINES)
+  const first = next(FIRST_FILES, FIRST_LINES, FIRST_COST)
   label()
   return shown < files.length ? [...first, more] : first
-}
-
-/** @param {FileDiff} file */
-function lineCount(file) {
-  return file.hunks.reduce((sum, hunk) => sum + hunk.lines.length, 0)
 }
 
 /**
@@ -72,8 +91,9 @@ function lineCount(file) {
  * @param {FileDiff} file
  * @param {Options} options
  * @param {Effort} effort
+ * @param {boolean} isOpen
  */
-function fileDiff(file, { comments, cwd = "" }, effort) {
+function fileDiff(file, { comments, cwd = "" }, effort, isOpen) {
   const shown = shortPath(file.path, cwd)
   const head = h(
     "summary",
@@ -83,7 +103,7 @@ function fileDiff(file, { comments, cwd = "" }, effort) {
     counts(file),
   )
   const body = h("div", { class: "file-body" })
-  const details = h("details", { class: "file", open: lineCount(file) <= FIRST_LINES }, head, body)
+  const details = h("details", { class: "file", open: isOpen }, head, body)
   let isFirst = true
   const build = () => {
     if (body.childNodes.length || !details.open) return
@@ -124,16 +144,27 @@ function diffTable(file, comments, effort) {
   let shown = 0
   /** @type {HTMLButtonElement | null} */
   let more = null
-  const show = (/** @type {number} */ count) => {
-    for (const row of rows.slice(shown, shown + count)) body.append(...(typeof row === "string" ? [hunkRow(row)] : lineRow(row, file, comments)))
-    shown = Math.min(rows.length, shown + count)
+  /** Return the end of the next part. @param {number} maxLines @param {number} maxCost */
+  const nextEnd = (maxLines, maxCost) => {
+    let [end, cost] = [shown, 0]
+    for (; end < rows.length && end - shown < maxLines; end++) {
+      const row = rows[end]
+      cost += typeof row === "string" ? row.length : costOfLine(row.text)
+      if (end > shown && cost > maxCost) break
+    }
+    return end
+  }
+  const show = (/** @type {number} */ end) => {
+    for (const row of rows.slice(shown, end)) body.append(...(typeof row === "string" ? [hunkRow(row)] : lineRow(row, file, comments)))
+    shown = end
     if (!more) return
-    more.textContent = `Show ${Math.min(NEXT_LINES, rows.length - shown)} more lines`
+    more.textContent = `Show ${nextEnd(NEXT_LINES, NEXT_COST) - shown} more lines`
     if (shown >= rows.length) more.remove()
   }
   const table = h("table", { class: "diff", dir: "ltr", "aria-label": `Changes of ${file.path}` }, body)
-  if (rows.length > FIRST_LINES) more = h("button", { type: "button", class: "more", onclick: () => show(NEXT_LINES) })
-  show(FIRST_LINES)
+  const first = nextEnd(FIRST_LINES, FIRST_COST)
+  if (first < rows.length) more = h("button", { type: "button", class: "more", onclick: () => show(nextEnd(NEXT_LINES, NEXT_COST)) })
+  show(first)
   if (!rows.length) body.append(h("tr", null, h("td", { class: "empty" }, file.kind === "delete" ? "The file is deleted." : "No text has changed.")))
   table.addEventListener("keydown", (event) => moveFocus(event))
   return h("div", { class: "diff-scroll", role: "group", "aria-label": `Changes of ${file.path}`, tabindex: 0 }, table, more)
