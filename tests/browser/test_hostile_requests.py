@@ -59,6 +59,34 @@ async def test_a_double_click_answers_one_request_of_the_list(
         assert len(list(server.work.iterdir())) == 1
 
 
+@pytest.mark.parametrize("kind", ["command", "patch"])
+async def test_a_hidden_part_is_shown_where_its_button_was(
+    browser: Browser, server: HttpServer, model: ScriptedModel, kind: str
+) -> None:
+    if kind == "command":
+        model.says(sh("call", "".join(f"true {number}\n" for number in range(10_000))))
+    else:
+        files = (line for name in "ab" for line in (f"*** Add File: {name}", *["+x = 1"] * 390))
+        model.says(patch(*files))
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        call = user.transcript.locator(".call")
+        more, approve = call.locator(".more"), call.locator("[data-key=a]")
+        await expect(call.locator("[data-key=d]")).to_be_enabled()
+        await expect(approve).to_be_disabled()
+        await expect(call.get_by_text(HINT)).to_be_in_viewport()
+        top = await more.evaluate("more => more.getBoundingClientRect().top")
+        # A click that follows at once does not answer the request.
+        assert await more.evaluate(IS_DISABLED_AFTER_CLICK)
+        await expect(more).to_have_count(0)
+        await expect(approve).to_be_enabled()
+        await expect(approve).not_to_be_in_viewport()
+        if kind == "patch":
+            second = call.locator(".file-head", has_text="b")
+            assert abs(await second.evaluate("head => head.getBoundingClientRect().top") - top) < 20
+
+
 @pytest.mark.parametrize("view", [DESKTOP, PHONE], ids=["desktop", "phone"])
 async def test_a_long_reason_and_directory_do_not_move_the_command_out_of_view(
     browser: Browser, server: HttpServer, model: ScriptedModel, view: dict[str, Any]

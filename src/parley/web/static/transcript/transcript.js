@@ -17,6 +17,8 @@ import { nextFrame } from "./frames.js"
  */
 
 const AT_END_PIXELS = 60
+/** The time in milliseconds after which the transcript scrolls again after the user has opened a part, if the end is visible. */
+const HOLD_MS = 1000
 
 export class Transcript {
   /**
@@ -55,6 +57,7 @@ export class Transcript {
     /** The turns of the branch that is shown. @type {Turn[]} */
     this.path = []
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true })
+    this.scroller.addEventListener("click", (event) => this.hold(event), true)
     // The observer runs after the layout of a frame, so that reading the height causes no further layout.
     this.resizing = new ResizeObserver(() => this.resized())
     this.resizing.observe(this.scroller)
@@ -281,6 +284,18 @@ export class Transcript {
     this.jump.hidden = this.following
     if (this.following && !was) this.handlers.onEnd()
     if (scrollTop < clientHeight) void this.loadOlder()
+  }
+
+  /**
+   * If a click opens a part, such as the rest of a patch, keep the scroll position, so that the beginning of the part is in
+   * view.
+   * @private
+   * @param {Event} event
+   */
+  hold({ target }) {
+    if (!(target instanceof Element) || !target.closest(".more, summary")) return
+    this.following = false
+    setTimeout(() => this.scrolled(), HOLD_MS)
   }
 
   /** @private */
