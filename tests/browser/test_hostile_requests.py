@@ -145,3 +145,21 @@ async def test_letters_that_are_slow_to_draw_are_shown_in_parts(
         model.says("understood")
         await call.locator("[data-key=d]").click()
         await user.sees("understood")
+
+
+async def test_stacked_marks_and_spaces_of_names_are_visible(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    marks = "\u0301\u0323\u0302\u0324"
+    model.says(sh("call", f"echo e{marks} e{marks}\u0301\u0301\u0301 \u0e01\u0e34\u0e48"))
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        command = user.transcript.locator("pre.command-text")
+        await expect(command).to_have_text(f"echo e{marks} e{marks}⟨U+0301⟩⟨U+0301⟩⟨U+0301⟩ \u0e01\u0e34\u0e48")
+        model.says(patch("*** Add File: a  b/c   d.txt", "+x"))
+        model.says("finished")
+        await user.button("Deny").click()
+        path = user.transcript.locator(".file-head .path")
+        await expect(path).to_be_visible()
+        assert await path.inner_text() == "a  b/c   d.txt"

@@ -1,13 +1,15 @@
 /**
  * Shows text in which every character matters, such as a command that a person approves. Control characters,
- * bidirectional controls, zero-width characters and unusual spaces are shown as their code points.
+ * bidirectional controls, zero-width characters, unusual spaces and stacked combining marks are shown as their code points.
  */
 
 import { h } from "../dom.js"
 
 // The same characters as in `parley.wire.text`. The last two are symbols that look like spaces.
-// The limit prevents a stack overflow in the regular expression.
-const INVISIBLE = /(?:(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]){1,1000000}/gu
+// The limit prevents a stack overflow in the regular expression. Marks after the fourth mark of a character are drawn over
+// each other and over other lines.
+const INVISIBLE =
+  /(?:(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]){1,1000000}|(?<=[\p{Mn}\p{Me}]{4})[\p{Mn}\p{Me}]{1,1000000}/gu
 
 /** The same character four or more times. */
 const REPEATED = /(.)\1{3,}|./gsu
