@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -25,6 +26,15 @@ SECOND_CLICK = """([x, y]) => new Promise(resolve => {
         resolve(button.dataset.key)
     }
     click()
+})"""
+
+# Presses the key `a` as soon as one request is left.
+SECOND_KEY = """() => new Promise(resolve => {
+    const press = () => {
+        if (document.querySelectorAll(".waiting-card").length !== 1) return requestAnimationFrame(press)
+        resolve(document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "a", bubbles: true })))
+    }
+    press()
 })"""
 
 IS_DISABLED_AFTER_CLICK = """more => {
@@ -57,6 +67,30 @@ async def test_a_double_click_answers_one_request_of_the_list(
         assert await user.page.evaluate(SECOND_CLICK, [x, y]) == "a"  # the button of the other request
         await expect(cards.locator("[data-key=a]")).to_be_enabled()
         assert len(list(server.work.iterdir())) == 1
+
+
+async def test_a_key_that_is_pressed_twice_answers_one_request(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    client = await server.client(capabilities={"elicitation": {}})
+    conversations = []
+    for name in ("one", "two"):
+        model.says(sh("call", f"touch {name}"))
+        conversations.append(await client.create(cwd=str(server.work)))
+        await client.say(conversations[-1], "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.open(conversations[0])
+        await expect(user.transcript.locator("[data-key=a]")).to_be_enabled()
+        card = user.page.locator(".waiting-card:not(.current)")
+        await expect(card.locator("[data-key=a]")).to_be_enabled()
+        await card.locator("a").focus()
+        pressed_again = asyncio.ensure_future(user.page.evaluate(SECOND_KEY))
+        await user.page.keyboard.press("a")
+        await pressed_again
+        await expect(card).to_have_count(0)
+        await expect(user.transcript.locator("[data-key=a]")).to_be_enabled()
+        await user.sees_state("Waiting for you")
+        assert [path.name for path in server.work.iterdir()] == ["two"]
 
 
 @pytest.mark.parametrize("kind", ["command", "patch"])

@@ -148,8 +148,8 @@ export class ListView {
     })
     for (const id of this.cards.keys()) if (!ids.has(id)) this.cards.delete(id)
     this.waiting.hidden = nodes.length === 0
-    // The second click of a double click must not answer the request that has moved to this place.
-    if (arrange(this.waiting, [this.waitingTitle, ...nodes])) restIn?.(this.waiting)
+    // The second click of a double click, or the second press of a key, must not answer another request.
+    if (arrange(this.waiting, [this.waitingTitle, ...nodes])) restIn?.(document)
   }
 
   /** @private @param {string} cwd @param {Entry[]} entries */
