@@ -79,6 +79,7 @@ async def test_the_python_example_reports_a_failed_turn(parley_model: ScriptedMo
 
     assert (code, out) == (1, b"")
     assert b"400" in errors
+    assert b"Traceback" not in errors
 
 
 def create_project(project: Path, name: str, modules: Path) -> None:

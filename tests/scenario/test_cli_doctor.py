@@ -240,6 +240,16 @@ async def test_invalid_settings_are_reported_with_their_line(tmp_path: Path) -> 
     assert (found.text("model"), len(found.text("sandbox"))) == ([], 1)
 
 
+async def test_a_file_that_is_not_toml_comes_with_advice_that_works(tmp_path: Path) -> None:
+    (tmp_path / ".parley").mkdir()
+    file = tmp_path / ".parley" / "config.toml"
+    file.write_text('model = "o3"\nmodel_provider = "scripted\n')
+    found = await doctor(tmp_path)
+
+    assert found.text("to do")[0] == f"correct line 2 of {file} with a text editor"
+    assert found.exit_code == 1
+
+
 async def test_a_provider_that_is_not_defined_comes_with_advice(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "-c", "model_provider=locl")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from parley.errors import ConfigError, ParleyError
+from parley.errors import BadSetting, ConfigError, ParleyError
 
-__all__ = ["ProfileNotFound", "ProviderNotFound", "UneditableFile"]
+__all__ = ["InvalidToml", "ProfileNotFound", "ProviderNotFound", "UneditableFile"]
+
+
+class InvalidToml(BadSetting):
+    """Raised when config.toml is not valid TOML. `parley config` cannot change such a file."""
 
 
 class ProfileNotFound(ConfigError):
