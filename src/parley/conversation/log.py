@@ -100,6 +100,11 @@ _DELTA_PREFIX: Final = {kind.value: b'{"type":"%b","delta":' % kind.value.encode
 
 _COMMAND_OUTPUT: Final = record_type(CommandOutput)
 
+_command_outputs: Final = msgspec.json.Decoder(CommandOutput)
+"""The decoder of command outputs. It is created here, because several threads decode entries, and msgspec must not
+examine a type in two threads at the same time.
+"""
+
 
 class Entry(Struct, frozen=True, gc=False):
     """An event or record of the log, with its position. The content is encoded once and shared by all readers."""
@@ -137,7 +142,7 @@ class Entry(Struct, frozen=True, gc=False):
         """
         if is_event or kind != _COMMAND_OUTPUT:
             return cls(seq, at, kind, is_event, body)
-        return cls(seq, at, kind, is_event, b"", msgspec.json.decode(body, type=CommandOutput))
+        return cls(seq, at, kind, is_event, b"", _command_outputs.decode(body))
 
 
 PIECES_PER_PART: Final = 1024

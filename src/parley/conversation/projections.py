@@ -33,7 +33,7 @@ from parley.wire.ids import START, MessageId, Seq
 from parley.wire.items import compact
 from parley.wire.principals import PrincipalRef
 
-__all__ = ["Projections"]
+__all__ = ["Projections", "prepare_decoder"]
 
 Decoders = dict[str, msgspec.json.Decoder[Any]]
 
@@ -86,6 +86,16 @@ def _decoders() -> tuple[Decoders, Decoders]:
             if kind != record_type(CommandOutput)
         },
     )
+
+
+@cache
+def prepare_decoder() -> msgspec.msgpack.Decoder[_Saved]:
+    """Return the decoder of checkpoints.
+
+    Call this function in the event loop before a thread decodes a checkpoint. The first call examines the type of a
+    checkpoint, which msgspec does not support in two threads at the same time: the process can crash.
+    """
+    return msgspec.msgpack.Decoder(_Saved)
 
 
 class Projections:
@@ -207,7 +217,7 @@ class Projections:
         """
         projections = cls(root)
         try:
-            saved = msgspec.msgpack.decode(zlib.decompress(data), type=_Saved)
+            saved = prepare_decoder().decode(zlib.decompress(data))
             if saved.format != FORMAT:
                 raise ValueError(f"a checkpoint of format {saved.format}")
             projections.position = saved.position

@@ -13,7 +13,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from parley.conversation.projections import Projections
+from parley.conversation.projections import Projections, prepare_decoder
 from parley.errors import StoreError
 from parley.ports.store import CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, Checkpoint, Lease, Store
 from parley.wire.ids import START, ConversationId, MessageId, Seq
@@ -81,6 +81,7 @@ class Checkpoints:
         if checkpoint is None:
             return None
         try:
+            prepare_decoder()
             decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
             # decode in a thread, because decoding a long history takes a long time
             restored = await asyncio.to_thread(decode)

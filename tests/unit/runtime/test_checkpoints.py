@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -353,3 +355,36 @@ async def test_a_long_log_without_a_checkpoint_gets_one_when_it_is_read(home: st
         assert checkpoint is not None
         assert checkpoint.seq > len(entries) - 2 * CHECKPOINT_ENTRIES
         assert (await store.head(FIRST)).owner is None
+
+
+RESTORE_IN_MANY_THREADS: Final = """
+import asyncio, sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from parley.conversation.projections import Projections
+from parley.runtime.checkpoints import Checkpoints
+from parley.wire.ids import ConversationId
+
+data = Projections().checkpoint()
+
+class Store:
+    async def checkpoint(self, conversation_id):
+        return SimpleNamespace(data=data, seq=0)
+
+async def main():
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(16))
+    every = [Checkpoints(ConversationId(str(n)), Store(), every=10, tail=10).restore() for n in range(64)]
+    assert None not in await asyncio.gather(*every)
+
+sys.setswitchinterval(1e-6)
+asyncio.run(main())
+"""
+
+
+def test_the_first_checkpoints_can_be_restored_in_many_threads_at_once() -> None:
+    """Two threads that examined the type of a checkpoint at the same time ended the process with a signal."""
+    codes = [
+        subprocess.run((sys.executable, "-c", RESTORE_IN_MANY_THREADS), check=False).returncode for _ in range(4)
+    ]
+
+    assert codes == [0, 0, 0, 0]
