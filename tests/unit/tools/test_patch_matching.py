@@ -15,6 +15,9 @@ from parley.tools.patch.parser import UpdateFile, parse
 CPU_SECONDS = 10
 """The maximum CPU time of one test, in seconds. A search without a deadline takes minutes."""
 
+BLOCK = 4096
+"""The maximum number of lines that are processed between two checks of the deadline."""
+
 
 def changed(content: str | bytes, *lines: str, deadline: Deadline | None = None) -> bytes:
     """Return the file after an update with these lines."""
@@ -214,7 +217,8 @@ class CountingDeadline(Deadline):
 def test_a_patch_that_nearly_fits_everywhere_is_searched_in_linear_time() -> None:
     started_at = time.thread_time()
     with pytest.raises(PatchRefused) as refused:
-        changed("x\n" * 100_000 + "y\n", *["-x"] * 50_000, "-y", "-z", deadline=Deadline(seconds=600))
+        # All old lines occur in the file, but in the wrong order.
+        changed("y\n" * 100_000 + "x\n" * 100_000, *["-x"] * 50_000, *["-y"] * 50_000, deadline=Deadline(600))
     assert str(refused.value).startswith("error: Failed to find expected lines")
 
     blocks = ("x\n" * 49_999 + "y\n") * 5
@@ -224,12 +228,23 @@ def test_a_patch_that_nearly_fits_everywhere_is_searched_in_linear_time() -> Non
     assert time.thread_time() - started_at < CPU_SECONDS
 
 
-def test_the_deadline_is_checked_before_each_block_of_lines() -> None:
+def test_the_deadline_is_checked_before_each_block_of_a_large_file() -> None:
     size = 100_000
     deadline = CountingDeadline(seconds=60)
 
-    assert changed("x\n" * size, *["-x"] * size, deadline=deadline) == b""
-    assert deadline.checks > size / 5000
+    assert changed("x\n" * size + "y\n", "-y", deadline=deadline) == b"x\n" * size
+    assert deadline.checks > size / BLOCK
+
+
+def test_the_deadline_is_checked_before_each_block_of_a_large_patch() -> None:
+    size = 100_000
+    deadline = CountingDeadline(seconds=60)
+
+    with pytest.raises(PatchRefused, match="Failed to find expected lines"):
+        changed("x\n", *(f"-{number}" for number in range(size)), deadline=deadline)
+
+    # The old lines are collected once. At each of the four levels, they are numbered, encoded and counted.
+    assert deadline.checks > (1 + 4 * 3) * size / BLOCK
 
 
 def test_many_chunks_that_fit_only_at_the_third_level_are_found() -> None:

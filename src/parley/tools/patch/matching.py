@@ -112,6 +112,14 @@ _Run = tuple[str, ...]
 """Adjacent lines that are searched for as a unit."""
 
 
+def _blocks(lines: Iterable[str], deadline: Deadline) -> Iterator[list[str]]:
+    """Yield the lines in blocks of at most `_BLOCK` lines. Check the deadline before each block."""
+    rest = iter(lines)
+    while block := list(islice(rest, _BLOCK)):
+        deadline.check()
+        yield block
+
+
 class _Level:
     """The lines of the file at one comparison level. Each distinct line to search for has a code, which is one
     character. The file and a run are strings of these codes, so that the search takes linear time even if both
@@ -126,18 +134,20 @@ class _Level:
         """
         self._key, self._deadline = key, deadline
         self._codes: dict[str, str] = {}
-        for line in wanted:
-            self._codes.setdefault(key(line), chr(len(self._codes) + 1))
-        self._positions: dict[str, list[int]] = {code: [] for code in self._codes.values()}
-        """The positions of each code in the file."""
+        for block in _blocks(wanted, deadline):
+            for line in block:
+                self._codes.setdefault(key(line), chr(len(self._codes) + 1))
+        self._positions: dict[str, list[int]] = {}
+        """The positions of each code that occurs in the file."""
         parts: list[str] = []
-        for start in range(0, len(lines), _BLOCK):
-            deadline.check()
-            codes = [self._codes.get(key(line), _OTHER) for line in lines[start : start + _BLOCK]]
+        start = 0
+        for block in _blocks(lines, deadline):
+            codes = [self._codes.get(key(line), _OTHER) for line in block]
             for at, code in enumerate(codes, start):
                 if code is not _OTHER:
-                    self._positions[code].append(at)
+                    self._positions.setdefault(code, []).append(at)
             parts.append("".join(codes))
+            start += len(block)
         self._file = "".join(parts)
 
     def find(self, run: _Run, start: int) -> int | None:
@@ -145,8 +155,10 @@ class _Level:
         position.
         """
         codes = self._encoded(run)
-        rarest = min(set(codes), key=lambda code: len(self._positions[code]))
-        offset, positions = codes.index(rarest), self._positions[rarest]
+        rarest = codes[0]
+        for block in _blocks(codes, self._deadline):
+            rarest = min({rarest, *block}, key=self._count)
+        offset, positions = codes.index(rarest), self._positions.get(rarest, [])
         first = bisect_left(positions, start + offset)
         if (len(positions) - first) * len(codes) > len(self._file) - start:
             at = self._file.find(codes, start)
@@ -157,9 +169,12 @@ class _Level:
     def matches_at(self, run: _Run, at: int) -> bool:
         return self._file.startswith(self._encoded(run), at)
 
+    def _count(self, code: str) -> int:
+        return len(self._positions.get(code, ()))
+
     def _encoded(self, run: _Run) -> str:
-        self._deadline.check()
-        return "".join([self._codes[self._key(line)] for line in run])
+        blocks = _blocks(run, self._deadline)
+        return "".join([self._codes[self._key(line)] for block in blocks for line in block])
 
 
 class _Search:
@@ -174,7 +189,8 @@ class _Search:
         """The distinct lines that are searched for, in the order of the patch."""
         for chunk in chunks:
             deadline.check()
-            self._wanted.update(dict.fromkeys((*chunk.contexts, *_old(chunk.lines))))
+            for block in _blocks((*chunk.contexts, *_old(chunk.lines)), deadline):
+                self._wanted.update(dict.fromkeys(block))
         if len(self._wanted) > _MAX_WANTED:
             raise PatchRefused(f"error: the patch has more than {_MAX_WANTED} different old lines of {path}")
 
