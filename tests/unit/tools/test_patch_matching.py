@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -19,12 +20,16 @@ BLOCK = 4096
 """The maximum number of lines that are processed between two checks of the deadline."""
 
 
-def changed(content: str | bytes, *lines: str, deadline: Deadline | None = None) -> bytes:
+def changed(
+    content: str | bytes, *lines: str, deadline: Deadline | None = None, max_wanted: int = sys.maxunicode
+) -> bytes:
     """Return the file after an update with these lines."""
     (hunk,) = parse(patch("*** Update File: a.txt", *lines))
     assert isinstance(hunk, UpdateFile)
     before = content.encode() if isinstance(content, str) else content
-    return apply_chunks(before, hunk.chunks, path="/work/a.txt", deadline=deadline or Deadline())
+    return apply_chunks(
+        before, hunk.chunks, path="/work/a.txt", deadline=deadline or Deadline(), max_wanted=max_wanted
+    )
 
 
 def refusal(content: str, *lines: str) -> str:
@@ -133,6 +138,18 @@ def test_a_context_that_is_not_there_is_named() -> None:
     message = refusal("a\n", "@@ no such context", "-a", "+b")
 
     assert message == "error: Failed to find context 'no such context' in /work/a.txt"
+
+
+def test_a_patch_with_too_many_distinct_lines_is_refused() -> None:
+    lines = ("@@ a", "-b", "-b", "+x", "+y", " c")
+    assert changed("a\nb\nb\nc\n", *lines, max_wanted=3) == b"a\nx\ny\nc\n"
+
+    with pytest.raises(PatchRefused) as refused:
+        changed("a\nb\nb\nc\n", *lines, max_wanted=2)
+    assert str(refused.value) == (
+        "error: the patch has more than 2 distinct context and removed lines for /work/a.txt; "
+        "split it into smaller patches"
+    )
 
 
 # --- unchanged lines -----------------------------------------------------------------------------

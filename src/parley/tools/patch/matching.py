@@ -182,7 +182,9 @@ class _Search:
     comparison (exact, without trailing whitespace, and so on) only when this level is first needed.
     """
 
-    def __init__(self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> None:
+    def __init__(
+        self, text: Text, chunks: Sequence[Chunk], *, path: str, deadline: Deadline, max_wanted: int
+    ) -> None:
         self._lines, self._path, self._deadline = text.lines, path, deadline
         self._levels: list[_Level] = []
         self._wanted: dict[str, None] = {}
@@ -191,8 +193,11 @@ class _Search:
             deadline.check()
             for block in _blocks((*chunk.contexts, *_old(chunk.lines)), deadline):
                 self._wanted.update(dict.fromkeys(block))
-        if len(self._wanted) > _MAX_WANTED:
-            raise PatchRefused(f"error: the patch has more than {_MAX_WANTED} different old lines of {path}")
+        if len(self._wanted) > max_wanted:
+            raise PatchRefused(
+                f"error: the patch has more than {max_wanted} distinct context and removed lines for {path}; "
+                "split it into smaller patches"
+            )
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
         """Search for the lines that the chunk names after `@@` (`Chunk.contexts`), from `start` on. Return the
@@ -258,18 +263,21 @@ def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
 # --- applying chunks -------------------------------------------------------------
 
 
-def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> bytes:
+def apply_chunks(
+    content: bytes, chunks: Sequence[Chunk], *, path: str, deadline: Deadline, max_wanted: int = _MAX_WANTED
+) -> bytes:
     """Return the content of the file after all chunks are applied. `path` is the path of the file in error
-    messages.
+    messages. `max_wanted` is the maximum number of distinct lines to search for, at most `_MAX_WANTED`.
 
     Raises:
-        PatchRefused: the lines of a chunk were not found, or the search took too long.
+        PatchRefused: the lines of a chunk were not found, the chunks have too many distinct lines, or the search
+            took too long.
     """
     if not chunks:
         return content
     text = Text.of(content)
     deadline.check()
-    search = _Search(text, chunks, path=path, deadline=deadline)
+    search = _Search(text, chunks, path=path, deadline=deadline, max_wanted=max_wanted)
     lines: list[str] = []
     appended: list[str] = []
     copied = start = 0
