@@ -288,10 +288,11 @@ PROSE = "A message that is too long for one row"
         (user_message("日本語 " * 4), ["> 日本語 日本語", "> 日本語 日本語"]),
         (user_message("x" * 25), [f"> {'x' * 18}", f"> {'x' * 7}"]),
         (exec_command_begin(CALL, "sh", "-c", PROSE), [f"$ {PROSE}"]),
+        (events.PatchRefused(call_id=CALL, message=PROSE), [f"patch not applied: {PROSE}"]),
     ],
-    ids=["message", "background", "plan", "wide", "long word", "command"],
+    ids=["message", "background", "plan", "wide", "long word", "command", "refused patch"],
 )
-def test_prose_is_wrapped_between_words_and_commands_are_not(event: Event, rows: list[str]) -> None:
+def test_prose_is_wrapped_between_words_and_verbatim_text_is_not(event: Event, rows: list[str]) -> None:
     chat = Chat(width=20)
     printed = chat.show(event)
     if isinstance(event, events.PlanUpdate):

@@ -58,9 +58,10 @@ _VERBATIM: Final = (
     events.McpToolCallEnd,
     events.PatchApplyBegin,
     events.PatchApplyEnd,
+    events.PatchRefused,
 )
-"""The types of the events whose lines contain commands, outputs and paths. The terminal wraps these lines, so that
-text copied from the terminal contains no additional newlines.
+"""The types of the events whose lines contain commands, outputs, paths and quoted code. The terminal wraps
+these lines, so that text copied from the terminal contains no additional newlines.
 """
 
 
