@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from kit.builders.trees import Tree, patch, plant, tree
-from parley.tools.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchNotApplied
 from parley.tools.patch.commit import System, commit
 from parley.tools.patch.plan import Plan, verify
 
@@ -71,7 +71,7 @@ def planned(work: Path, text: str = PATCH) -> Plan:
 
 
 def refusal(plan: Plan, system: System | None = None) -> str:
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         commit(plan.changes, system=system)
     return str(refused.value)
 
@@ -241,7 +241,7 @@ def test_a_kill_at_any_name_leaves_every_file_whole(tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys
-from parley.tools.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchNotApplied
 from parley.tools.patch.commit import commit
 from parley.tools.patch.plan import verify
 
@@ -251,7 +251,7 @@ if int(limit):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 try:
     commit(plan.changes)
-except PatchRefused as refused:
+except PatchNotApplied as refused:
     print(refused)
 """
 
@@ -456,7 +456,7 @@ class Another:
         try:
             commit(self._plan.changes)
             self.outcome = "done"
-        except PatchRefused as refused:
+        except PatchNotApplied as refused:
             self.outcome = str(refused)
 
     def start(self) -> None:
@@ -500,7 +500,7 @@ def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -
 
 AS_ANOTHER_USER = """
 import json, os, sys
-from parley.tools.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchNotApplied
 from parley.tools.patch.commit import commit
 from parley.tools.patch.plan import verify
 
@@ -512,7 +512,7 @@ for patch in json.load(sys.stdin):
     try:
         commit(verify(patch, workdir=work, cwd=work).changes)
         print("done")
-    except PatchRefused as refused:
+    except PatchNotApplied as refused:
         print(refused)
 """
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.builders.trees import Tree, patch, tree
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch.commit import commit
 from parley.tools.patch.deadline import Deadline
 from parley.tools.patch.matching import Text, apply_chunks
@@ -251,7 +251,7 @@ def test_chunks_are_found_where_trying_every_place_finds_them(lines: list[str], 
     content = "".join(f"{line}\n" for line in lines).encode()
     try:
         left: bytes | None = applied(content, [line for chunk in chunks for line in chunk.as_lines()])
-    except PatchRefused:
+    except PatchNotApplied:
         left = None
 
     expected = removed_plainly(lines, chunks)
@@ -358,7 +358,7 @@ def test_a_spoiled_patch_applies_exactly_or_changes_nothing(text: str) -> None:
             plan = verify(text, workdir=str(work), cwd=str(root))
             if plan.inside_cwd:  # a mutated path could be absolute, and the patch would then write to this computer
                 commit(plan.changes)
-        except PatchRefused:
+        except PatchNotApplied:
             assert tree(root) == before
             return
 
@@ -414,7 +414,7 @@ def test_a_path_means_what_the_system_means_by_it_or_is_refused(
     written = "/".join([str(maze), *path, "f"] if is_absolute else [*path, "f"])
     try:
         (change,) = verify(patch(f"*** Update File: {written}", "-x", "+y"), workdir=call, cwd=place).changes
-    except PatchRefused:
+    except PatchNotApplied:
         meant = Path(call, written)
         is_there = meant.is_file() and meant.resolve().is_relative_to(maze)
         assert "link" in [*cwd, *workdir, *path] or not (os.path.isdir(call) and is_there)

@@ -26,7 +26,7 @@ from parley.errors import BadArguments, CommandNotStarted
 from parley.ports.commands import CommandRunner
 from parley.ports.model import ToolSpec
 from parley.ports.tools import ApplyPatch, Granted, RejectedByPolicy, RejectedByUser, ToolContext
-from parley.tools.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchNotApplied
 from parley.tools.patch.deadline import CancelToken
 from parley.tools.patch.threads import written_in_thread
 from parley.tools.reapproval import MAX_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
@@ -40,8 +40,7 @@ from parley.tools.results import (
 )
 from parley.tools.truncation import for_model
 from parley.wire.arguments import decode_arguments
-from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, TurnDiff
-from parley.wire.events import PatchRefused as PatchRefusedEvent
+from parley.wire.events import FileChange, OutputStream, PatchApplyBegin, PatchApplyEnd, PatchRefused, TurnDiff
 from parley.wire.ids import CallId, ItemId
 from parley.wire.patch_format import PATCH_FORMAT
 from parley.wire.text import replace_surrogates
@@ -57,8 +56,8 @@ log: Final = logging.getLogger(__name__)
 FAILED: Final = 1
 """The exit code in the output for the model if a patch was not applied."""
 
-MAX_REPORTED: Final = 1000
-"""The maximum length, in characters, of the message in the event `patch_refused`."""
+MAX_MESSAGE_CHARACTERS: Final = 1000
+"""The maximum number of characters of the message in the event `patch_refused`."""
 
 
 class Patches:
@@ -95,7 +94,7 @@ class Patches:
         try:
             verified = await self._verified(patch, workdir)
             done = await self._decide_and_write(call_id, verified, partial(self._verified, patch, workdir))
-        except PatchRefused as refusal:
+        except PatchNotApplied as refusal:
             why = replace_surrogates(str(refusal))
             await self._report(call_id, why)
             return _truncated(why)
@@ -107,8 +106,8 @@ class Patches:
 
     async def _report(self, call_id: CallId, why: str) -> None:
         """Append the event that tells clients why the server refused the patch (`why`)."""
-        message = shortened(why.removeprefix("error: ").removeprefix("patch rejected: "), MAX_REPORTED)
-        await self._context.transcript.append(PatchRefusedEvent(call_id=call_id, message=message))
+        message = shortened(why.removeprefix("error: ").removeprefix("patch rejected: "), MAX_MESSAGE_CHARACTERS)
+        await self._context.transcript.append(PatchRefused(call_id=call_id, message=message))
 
     async def _verified(self, patch: str, workdir: str) -> _Verified:
         return await _verify(patch, workdir=workdir, settings=self._context.settings)
@@ -120,7 +119,7 @@ class Patches:
         rejection of the patch. `verify` verifies the patch again, against the current files.
 
         Raises:
-            PatchRefused: the patch was approved, but no longer matches the files.
+            PatchNotApplied: the patch was approved, but no longer matches the files.
         """
         action = ApplyPatch(
             call_id=call_id,
@@ -151,7 +150,7 @@ class Patches:
         attempt, or the rejection of the patch. `verify` verifies the patch again, against the current files.
 
         Raises:
-            PatchRefused: the patch no longer matches the files.
+            PatchNotApplied: the patch no longer matches the files.
         """
         for approvals in range(1, MAX_APPROVALS + 1):
             now = await verify()
@@ -231,7 +230,7 @@ class Patches:
             if policy is not None and not verdict.by_person:
                 self._commands.confine_thread(policy)
             left = verified.commit_approved() if verdict.by_person else verified.commit()
-        except PatchRefused as failure:
+        except PatchNotApplied as failure:
             seconds = time.monotonic() - started_at
             is_changed = isinstance(failure, PatchChanged)
             return _Outcome(
@@ -334,7 +333,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
     afterwards.
 
     Raises:
-        PatchRefused: the patch is invalid, does not match the files or names a protected path.
+        PatchNotApplied: the patch is invalid, does not match the files or names a protected path.
     """
     cancel = CancelToken()
 

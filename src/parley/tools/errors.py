@@ -12,7 +12,7 @@ __all__ = [
     "CommandReplaced",
     "NotStarted",
     "PatchChanged",
-    "PatchRefused",
+    "PatchNotApplied",
     "ToolServerFailed",
 ]
 
@@ -26,14 +26,14 @@ class CommandReplaced(CommandNotStarted):
         self.changed: Literal["directory", "program"] = changed
 
 
-class PatchRefused(ToolError):
+class PatchNotApplied(ToolError):
     """Raised when a patch was not applied: it is invalid, does not match the files, would change protected files,
     or could not be written completely. Unless the message names files that could not be restored, nothing was
     changed.
     """
 
 
-class PatchChanged(PatchRefused):
+class PatchChanged(PatchNotApplied):
     """Raised when a file or directory changed after the patch was verified. Nothing was written."""
 
 

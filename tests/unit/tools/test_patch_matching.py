@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kit.builders.trees import patch
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch.deadline import CancelToken, Deadline
 from parley.tools.patch.matching import apply_chunks
 from parley.tools.patch.parser import UpdateFile, parse
@@ -33,7 +33,7 @@ def changed(
 
 
 def refusal(content: str, *lines: str) -> str:
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         changed(content, *lines)
     return str(refused.value)
 
@@ -144,7 +144,7 @@ def test_a_patch_with_too_many_distinct_lines_is_refused() -> None:
     lines = ("@@ a", "-b", "-b", "+x", "+y", " c")
     assert changed("a\nb\nb\nc\n", *lines, max_wanted=3) == b"a\nx\ny\nc\n"
 
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         changed("a\nb\nb\nc\n", *lines, max_wanted=2)
     assert str(refused.value) == (
         "error: the patch has more than 2 distinct context and removed lines for /work/a.txt; "
@@ -233,7 +233,7 @@ class CountingDeadline(Deadline):
 
 def test_a_patch_that_nearly_fits_everywhere_is_searched_in_linear_time() -> None:
     started_at = time.thread_time()
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         # All old lines occur in the file, but in the wrong order.
         changed("y\n" * 100_000 + "x\n" * 100_000, *["-x"] * 50_000, *["-y"] * 50_000, deadline=Deadline(600))
     assert str(refused.value).startswith("error: Failed to find expected lines")
@@ -257,7 +257,7 @@ def test_the_deadline_is_checked_before_each_block_of_a_large_patch() -> None:
     size = 100_000
     deadline = CountingDeadline(seconds=60)
 
-    with pytest.raises(PatchRefused, match="Failed to find expected lines"):
+    with pytest.raises(PatchNotApplied, match="Failed to find expected lines"):
         changed("x\n", *(f"-{number}" for number in range(size)), deadline=deadline)
 
     # The old lines are collected once. At each of the four levels, they are numbered, encoded and counted.
@@ -281,7 +281,7 @@ def test_many_context_lines_that_are_the_same_are_found_one_after_another() -> N
 
 
 def test_matching_ends_when_its_time_is_over() -> None:
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         changed("a\n", "-a", deadline=Deadline(seconds=-1))
 
     assert str(refused.value) == "error: the patch takes too long to match; make it smaller"
@@ -293,7 +293,7 @@ def test_matching_ends_when_it_is_cancelled() -> None:
     changed("a\n", "-a", deadline=deadline)
     cancel.cancel()
 
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         changed("a\n", "-a", deadline=deadline)
 
     assert str(refused.value) == "error: interrupted"

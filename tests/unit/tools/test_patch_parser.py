@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kit.builders.trees import patch
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch.deadline import CancelToken
 from parley.tools.patch.parser import AddFile, Chunk, DeleteFile, Line, UpdateFile, parse
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         parse(text)
     return str(refused.value)
 
@@ -99,7 +99,7 @@ def test_reading_ends_when_its_caller_stops_waiting() -> None:
     cancel = CancelToken()
     cancel.cancel()
 
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         parse(patch("*** Delete File: a"), cancel=cancel)
 
     assert str(refused.value) == "error: interrupted"

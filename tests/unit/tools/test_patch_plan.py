@@ -12,7 +12,7 @@ import pytest
 
 from kit.builders.trees import not_a_link, patch, plant, tree
 from parley.common.guarded_files import identity_of
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch import limits
 from parley.tools.patch.commit import commit
 from parley.tools.patch.deadline import CancelToken
@@ -43,7 +43,7 @@ def apply(work: Path, *lines: str, workdir: Path | None = None) -> Plan:
 def refusal(work: Path, *lines: str, workdir: Path | None = None) -> str:
     """Return the error of a refused patch, after checking that no file changed."""
     before = tree(work.parent)
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         planned(work, *lines, workdir=workdir)
     assert tree(work.parent) == before
     return str(refused.value)
@@ -384,7 +384,7 @@ def test_our_own_home_is_refused_whatever_it_is_called(work: Path, tmp_path: Pat
     home = f"{tmp_path}/home"
 
     for path in (f"{tmp_path}/real/config.toml", "../real/new/config.toml"):
-        with pytest.raises(PatchRefused) as refused:
+        with pytest.raises(PatchNotApplied) as refused:
             verify(patch(f"*** Add File: {path}", "+x"), workdir=str(work), cwd=str(work), home=home)
         shown = os.path.join(work, path)
         assert str(refused.value) == f"error: {shown} must not be changed: Parley's home is protected"
@@ -400,7 +400,7 @@ def test_a_conversation_may_work_below_our_own_home(tmp_path: Path) -> None:
         return [change.path for change in plan.changes]
 
     assert paths("a") == [f"{work}/a"]
-    with pytest.raises(PatchRefused):
+    with pytest.raises(PatchNotApplied):
         paths("../../config.toml")
 
 
@@ -421,7 +421,7 @@ def test_no_refusal_shows_whether_a_file_exists_in_a_hidden_directory(work: Path
     }
 
     for (workdir, path), text in expected.items():
-        with pytest.raises(PatchRefused) as refused:
+        with pytest.raises(PatchNotApplied) as refused:
             verify(patch(f"*** Add File: {path}", "+x"), workdir=workdir, cwd=str(work), hidden=(str(keys),))
         assert str(refused.value) == text
 
@@ -432,7 +432,7 @@ def test_a_hidden_file_is_refused_although_the_patch_matches(work: Path, tmp_pat
     hidden = (f"{work}/keys", f"{tmp_path}/not there")
 
     for lines in (("*** Update File: keys/id", "-secret", "+x"), ("*** Delete File: keys/id",)):
-        with pytest.raises(PatchRefused) as refused:
+        with pytest.raises(PatchNotApplied) as refused:
             verify(patch(*lines), workdir=str(work), cwd=str(work), hidden=hidden)
         assert str(refused.value) == f"error: {work}/keys/id must not be changed: {work}/keys is protected"
 
@@ -610,14 +610,14 @@ def test_where_the_working_directory_is_moved_about_nothing_is_changed(
 ) -> None:
     (tmp_path / "link").symlink_to(work)
     monkeypatch.setattr(os, "readlink", not_a_link)
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         verify(patch("*** Add File: a", "+x"), workdir=str(work), cwd=f"{tmp_path}/link")
 
     assert str(refused.value) == f"error: {tmp_path}/link cannot be resolved: Invalid argument (os error 22)"
 
 
 def test_a_call_cannot_be_in_a_directory_that_cannot_be(work: Path) -> None:
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         verify(patch("*** Add File: a"), workdir=f"{work}/\0", cwd=str(work))
 
     assert str(refused.value) == f'error: invalid working directory "{work}/\\u0000": it has control characters'
@@ -627,7 +627,7 @@ def test_a_patch_is_refused_where_no_file_can_be_opened(work: Path) -> None:
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
     try:
-        with pytest.raises(PatchRefused) as refused:
+        with pytest.raises(PatchNotApplied) as refused:
             planned(work, "*** Add File: a", "+x")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
@@ -649,7 +649,7 @@ def test_a_patch_without_a_waiting_caller_is_given_up(work: Path) -> None:
         lambda: verify(text, workdir=str(work), cwd=str(work), cancel=cancel),
         lambda: plan.for_events(cancel=cancel),
     ):
-        with pytest.raises(PatchRefused) as refused:
+        with pytest.raises(PatchNotApplied) as refused:
             attempt()
         assert str(refused.value) == "error: interrupted"
 
@@ -696,7 +696,7 @@ def test_all_files_together_must_not_be_too_large(work: Path) -> None:
         with (work / name).open("wb") as file:
             file.truncate(limits.MAX_FILE_BYTES)
 
-    with pytest.raises(PatchRefused) as refused:
+    with pytest.raises(PatchNotApplied) as refused:
         planned(work, *(f"*** Delete File: {name}" for name in names))
 
     assert str(refused.value) == "error: the patch reads more than 64 MiB"

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from parley.common.guarded_files import DirFds, Identity
 from parley.common.os_errors import os_detail
-from parley.tools.errors import PatchChanged, PatchRefused
+from parley.tools.errors import PatchChanged, PatchNotApplied
 from parley.tools.patch.limits import MAX_FILE_BYTES
 from parley.tools.patch.plan import Change
 
@@ -100,14 +100,14 @@ def commit(
 
     Raises:
         PatchChanged: a file or directory has changed since it was verified; nothing was written.
-        PatchRefused: a change failed. Either nothing was written, or the message names the files that could not be
-            restored.
+        PatchNotApplied: a change failed. Either nothing was written, or the message names the files that could not
+            be restored.
     """
     with _WRITING:
         try:
             opened = DirFds(expected=expected)
         except OSError as error:
-            raise PatchRefused(f"Failed to write files: {os_detail(error)}") from error
+            raise PatchNotApplied(f"Failed to write files: {os_detail(error)}") from error
         with opened as folders:
             work = _Commit(folders, System() if system is None else system)
             try:
@@ -115,7 +115,7 @@ def commit(
             except BaseException as error:
                 stuck = work.roll_back()
                 if stuck:
-                    raise PatchRefused(f"{error}; {'; '.join(stuck)}") from error
+                    raise PatchNotApplied(f"{error}; {'; '.join(stuck)}") from error
                 raise
             return tuple(work.clean_up())
 
@@ -429,7 +429,7 @@ def _reported_as(failure: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ESTALE:
             raise PatchChanged(f"{failure}: {_CHANGED}") from error
-        raise PatchRefused(f"{failure}: {os_detail(error)}") from error
+        raise PatchNotApplied(f"{failure}: {os_detail(error)}") from error
 
 
 def _identity(found: os.stat_result) -> _Identity:

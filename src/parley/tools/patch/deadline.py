@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 
 __all__ = ["SECONDS", "CancelToken", "Deadline"]
 
@@ -33,10 +33,10 @@ class CancelToken:
         """Check that the work was not cancelled.
 
         Raises:
-            PatchRefused: the work was cancelled.
+            PatchNotApplied: the work was cancelled.
         """
         if self._is_cancelled:
-            raise PatchRefused("error: interrupted")
+            raise PatchNotApplied("error: interrupted")
 
 
 class Deadline:
@@ -50,8 +50,8 @@ class Deadline:
         """Check that the time limit has not passed and the work was not cancelled.
 
         Raises:
-            PatchRefused: the time limit has passed, or the work was cancelled.
+            PatchNotApplied: the time limit has passed, or the work was cancelled.
         """
         self._cancel.check()
         if time.monotonic() > self._ends_at:
-            raise PatchRefused("error: the patch takes too long to match; make it smaller")
+            raise PatchNotApplied("error: the patch takes too long to match; make it smaller")

@@ -46,7 +46,7 @@ class Effort:
         """Check that the work was not cancelled. The number of steps is not checked.
 
         Raises:
-            PatchRefused: the work was cancelled.
+            PatchNotApplied: the work was cancelled.
         """
         self._cancel.check()
 
@@ -59,7 +59,7 @@ def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | 
     result if both versions are UTF-8. Bytes that are not UTF-8 are replaced in the result.
 
     Raises:
-        PatchRefused: the work was cancelled.
+        PatchNotApplied: the work was cancelled.
     """
     if before == after:
         return ""

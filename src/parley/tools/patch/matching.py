@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch.deadline import Deadline
 from parley.tools.patch.parser import Chunk, Line
 
@@ -194,7 +194,7 @@ class _Search:
             for block in _blocks((*chunk.contexts, *_old(chunk.lines)), deadline):
                 self._wanted.update(dict.fromkeys(block))
         if len(self._wanted) > max_wanted:
-            raise PatchRefused(
+            raise PatchNotApplied(
                 f"error: the patch has more than {max_wanted} distinct context and removed lines for {path}; "
                 "split it into smaller patches"
             )
@@ -204,12 +204,12 @@ class _Search:
         position after the last of them, where the search for the lines of the chunk begins.
 
         Raises:
-            PatchRefused: one of these lines was not found.
+            PatchNotApplied: one of these lines was not found.
         """
         for context in chunk.contexts:
             at = self._find((context,), start)
             if at is None:
-                raise PatchRefused(f"error: Failed to find context '{context}' in {self._path}")
+                raise PatchNotApplied(f"error: Failed to find context '{context}' in {self._path}")
             start = at + 1
         return start
 
@@ -218,7 +218,7 @@ class _Search:
         the lines of the chunk that match there: either all lines, or all except the empty lines at the end.
 
         Raises:
-            PatchRefused: the lines were not found.
+            PatchNotApplied: the lines were not found.
         """
         for lines in _readings(chunk):
             old = _old(lines)
@@ -228,7 +228,7 @@ class _Search:
         missing = _old(chunk.lines)
         expected = dumps(missing[:_QUOTED_LINES], ensure_ascii=False)
         more = f" and {len(missing) - _QUOTED_LINES} more" if len(missing) > _QUOTED_LINES else ""
-        raise PatchRefused(f"error: Failed to find expected lines {expected}{more} in {self._path}")
+        raise PatchNotApplied(f"error: Failed to find expected lines {expected}{more} in {self._path}")
 
     def _find(self, run: _Run, start: int) -> int | None:
         found = (level.find(run, start) for level in self._every_level())
@@ -270,7 +270,7 @@ def apply_chunks(
     messages. `max_wanted` is the maximum number of distinct lines to search for, at most `_MAX_WANTED`.
 
     Raises:
-        PatchRefused: the lines of a chunk were not found, the chunks have too many distinct lines, or the search
+        PatchNotApplied: the lines of a chunk were not found, the chunks have too many distinct lines, or the search
             took too long.
     """
     if not chunks:

@@ -1,7 +1,7 @@
 """Parses a patch into hunks (docs/protocol.md#apply_patch).
 
 Markers may be surrounded by whitespace, and the patch may be wrapped in a heredoc. Any other deviation raises
-`PatchRefused`, which names the line.
+`PatchNotApplied`, which names the line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Literal, NoReturn
 
 from msgspec import Struct
 
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch.deadline import CancelToken
 
 __all__ = ["AddFile", "Chunk", "DeleteFile", "Hunk", "Line", "Mark", "UpdateFile", "parse"]
@@ -74,16 +74,16 @@ def parse(patch: str, *, cancel: CancelToken | None = None) -> tuple[Hunk, ...]:
     """Return the hunks of a patch, in order. A patch may have no hunks.
 
     Raises:
-        PatchRefused: the text is not a patch, or the work was cancelled.
+        PatchNotApplied: the text is not a patch, or the work was cancelled.
     """
     lines = _without_returns(patch.strip().split("\n"))
     wrapper = _HEREDOC.fullmatch(lines[0].strip())
     if wrapper and lines[-1].strip() == wrapper[2]:
         lines = "\n".join(lines[1:-1]).strip().split("\n")
     if lines[0].strip() != _BEGIN:
-        raise PatchRefused(f"error: invalid patch: The first line of the patch must be '{_BEGIN}'")
+        raise PatchNotApplied(f"error: invalid patch: The first line of the patch must be '{_BEGIN}'")
     if lines[-1].strip() != _END:
-        raise PatchRefused(f"error: invalid patch: The last line of the patch must be '{_END}'")
+        raise PatchNotApplied(f"error: invalid patch: The last line of the patch must be '{_END}'")
     return _Reader(lines[:-1], cancel or CancelToken()).hunks()
 
 
@@ -202,4 +202,4 @@ class _Reader:
         return self._at < len(self._lines)
 
     def _refuse(self, why: str, *, number: int | None = None) -> NoReturn:
-        raise PatchRefused(f"error: invalid hunk at line {self._at if number is None else number}, {why}")
+        raise PatchNotApplied(f"error: invalid hunk at line {self._at if number is None else number}, {why}")

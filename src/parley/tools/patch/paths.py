@@ -18,7 +18,7 @@ from parley.common.git_files import git_dirs
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below, is_below_any
 from parley.config.protected import AGENTS, GIT
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.wire.text import replace_surrogates
 
 __all__ = ["PathResolver"]
@@ -52,10 +52,10 @@ class PathResolver:
         tool call.
 
         Raises:
-            PatchRefused: `workdir` is hidden, is not a directory, or cannot be resolved.
+            PatchNotApplied: `workdir` is hidden, is not a directory, or cannot be resolved.
         """
         if "\0" in workdir:
-            raise PatchRefused(f"error: invalid working directory {dumps(workdir)}: it has control characters")
+            raise PatchNotApplied(f"error: invalid working directory {dumps(workdir)}: it has control characters")
         self._workdir = workdir
         self._installed = installed
         self.cwd = _real(cwd)
@@ -85,15 +85,15 @@ class PathResolver:
         or `workdir`, this beginning is replaced with the real path of the directory.
 
         Raises:
-            PatchRefused: the path does not name a file, or is protected.
+            PatchNotApplied: the path does not name a file, or is protected.
         """
         if _UNPRINTABLE.search(written):
-            raise PatchRefused(f"error: invalid path {dumps(written)}: it has control characters")
+            raise PatchNotApplied(f"error: invalid path {dumps(written)}: it has control characters")
         if not written or written.endswith(("/", "/.", "/..")) or written in (".", ".."):
-            raise PatchRefused(f"error: invalid path '{written}': it does not name a file")
+            raise PatchNotApplied(f"error: invalid path '{written}': it does not name a file")
         joined = os.path.join(self._real_workdir, written)
         if len(os.fsencode(joined)) >= _MAX_BYTES:
-            raise PatchRefused(f"error: invalid path '{written}': it is too long")
+            raise PatchNotApplied(f"error: invalid path '{written}': it is too long")
         path = self._absolute(joined, written)
         self._refuse_protected(path, written)
         if ".." in joined.split("/"):
@@ -116,15 +116,15 @@ class PathResolver:
         for names, parts in (((GIT,), path), (AGENTS, inside)):
             for name in names:
                 if any(_is_spelling(part, name) for part in parts.split("/")):
-                    raise PatchRefused(f"error: {self.shown(written)} must not be changed: {name} is protected")
+                    raise PatchNotApplied(f"error: {self.shown(written)} must not be changed: {name} is protected")
         if is_below_any(path, self._installed):
-            raise PatchRefused(
+            raise PatchNotApplied(
                 f"error: {self.shown(written)} must not be changed: Parley itself is installed there"
             )
         for place, name in self._protected.items():
             contains_cwd = is_inside and is_below(self.cwd, place)
             if is_below(path, place) and not contains_cwd:
-                raise PatchRefused(
+                raise PatchNotApplied(
                     f"error: {self.shown(written)} must not be changed: {replace_surrogates(name)} is protected"
                 )
 
@@ -132,7 +132,7 @@ class PathResolver:
         """Check that a path does not lead through a hidden directory.
 
         Raises:
-            PatchRefused: the path leads through a hidden directory. The error begins with the text `failure` and
+            PatchNotApplied: the path leads through a hidden directory. The error begins with the text `failure` and
                 does not show whether the file exists.
         """
         reached = "/"
@@ -145,7 +145,7 @@ class PathResolver:
                     is_below(place, self.cwd) or is_below(self.cwd, place)
                 )
                 if part != ".." and is_below(reached, hidden) and not contains_cwd:
-                    raise PatchRefused(f"{failure}: {replace_surrogates(name)} is protected")
+                    raise PatchNotApplied(f"{failure}: {replace_surrogates(name)} is protected")
             reached = _real(place)
 
 
@@ -153,7 +153,7 @@ def _real(path: str) -> str:
     try:
         return os.path.realpath(path)
     except OSError as error:
-        raise PatchRefused(f"error: {replace_surrogates(path)} cannot be resolved: {os_detail(error)}") from None
+        raise PatchNotApplied(f"error: {replace_surrogates(path)} cannot be resolved: {os_detail(error)}") from None
 
 
 def _real_directory(workdir: str) -> str:
@@ -162,7 +162,7 @@ def _real_directory(workdir: str) -> str:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return os.path.realpath(workdir, strict=True)
     except OSError as error:
-        raise PatchRefused(
+        raise PatchNotApplied(
             f"error: invalid working directory {replace_surrogates(workdir)}: {os_detail(error)}"
         ) from None
 
@@ -172,7 +172,7 @@ def _refuse_detours(path: str, written: str) -> None:
     patch.
 
     Raises:
-        PatchRefused: a `..` follows a symbolic link, a file or a path that does not exist.
+        PatchNotApplied: a `..` follows a symbolic link, a file or a path that does not exist.
     """
     reached: list[str] = []
     for part in path.split("/"):
@@ -185,12 +185,12 @@ def _refuse_detours(path: str, written: str) -> None:
         try:
             mode = os.lstat(folder).st_mode
         except OSError as error:
-            raise PatchRefused(
+            raise PatchNotApplied(
                 f"error: invalid path '{written}': {replace_surrogates(folder)}: {os_detail(error)}"
             ) from None
         if not stat.S_ISDIR(mode):
             what = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
-            raise PatchRefused(f"error: invalid path '{written}': {replace_surrogates(folder)} is {what}")
+            raise PatchNotApplied(f"error: invalid path '{written}': {replace_surrogates(folder)} is {what}")
         del reached[-1:]
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from parley.common.guarded_files import DirFds, Identity, UnexpectedSymlink
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
-from parley.tools.errors import PatchRefused
+from parley.tools.errors import PatchNotApplied
 from parley.tools.patch.deadline import CancelToken, Deadline
 from parley.tools.patch.limits import MAX_FILE_BYTES, MAX_FILES, MAX_LINES, MAX_PATCH_BYTES
 from parley.tools.patch.matching import apply_chunks
@@ -106,7 +106,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Return the changes for an event, keyed by absolute path.
 
         Raises:
-            PatchRefused: the work was cancelled.
+            PatchNotApplied: the work was cancelled.
         """
         # imported here: the module is large, and only this method needs it
         from parley.tools.patch.diffs import Effort, unified_diff
@@ -151,27 +151,27 @@ def verify(
     Parley's `home`, its `installed` programs and the `hidden` paths are protected.
 
     Raises:
-        PatchRefused: the patch is invalid, does not match the files or names a protected path, or the work was
+        PatchNotApplied: the patch is invalid, does not match the files or names a protected path, or the work was
             cancelled.
     """
     try:
         size = len(patch.encode())
     except UnicodeEncodeError:
-        raise PatchRefused("error: invalid patch: the text is not valid Unicode") from None
+        raise PatchNotApplied("error: invalid patch: the text is not valid Unicode") from None
     if size > MAX_PATCH_BYTES:
-        raise PatchRefused(f"error: the patch is larger than {_mebibytes(MAX_PATCH_BYTES)}")
+        raise PatchNotApplied(f"error: the patch is larger than {_mebibytes(MAX_PATCH_BYTES)}")
     if patch.count("\n") > MAX_LINES:
-        raise PatchRefused(f"error: the patch has more than {MAX_LINES} lines")
+        raise PatchNotApplied(f"error: the patch has more than {MAX_LINES} lines")
     hunks = parse(patch, cancel=cancel)
     if not hunks:
-        raise PatchRefused("patch rejected: empty patch")
+        raise PatchNotApplied("patch rejected: empty patch")
     if len(hunks) > MAX_FILES:
-        raise PatchRefused(f"error: the patch has more than {MAX_FILES} hunks")
+        raise PatchNotApplied(f"error: the patch has more than {MAX_FILES} hunks")
     paths = PathResolver(cwd=cwd, workdir=workdir, home=home, hidden=hidden, installed=installed)
     try:
         opened = DirFds(hidden, visible=paths.cwd)
     except OSError as error:
-        raise PatchRefused(f"error: no file can be read: {os_detail(error)}") from None
+        raise PatchNotApplied(f"error: no file can be read: {os_detail(error)}") from None
     with opened as folders:
         staged = _StagedFiles(paths, folders, Deadline(cancel=cancel))
         for hunk in hunks:
@@ -251,7 +251,7 @@ class _StagedFiles:
         path, shown = self._named(hunk.path)
         file = self._must_exist(path, shown, f"Failed to read file to update {shown}")
         if file.content.count(b"\n") > MAX_LINES:
-            raise PatchRefused(f"error: {shown} has more than {MAX_LINES} lines")
+            raise PatchNotApplied(f"error: {shown} has more than {MAX_LINES} lines")
         content = apply_chunks(file.content, hunk.chunks, path=shown, deadline=self._deadline)
         if hunk.move_to is not None:
             target, target_shown = self._named(hunk.move_to)
@@ -301,13 +301,13 @@ class _StagedFiles:
 
     def _limit(self, changes: Sequence[Change]) -> None:
         if len(self._now) > MAX_FILES:
-            raise PatchRefused(f"error: the patch names more than {MAX_FILES} files")
+            raise PatchNotApplied(f"error: the patch names more than {MAX_FILES} files")
         if sum(len(change.after or b"") for change in changes) > MAX_PATCH_BYTES:
-            raise PatchRefused(f"error: the patch writes more than {_mebibytes(MAX_PATCH_BYTES)}")
+            raise PatchNotApplied(f"error: the patch writes more than {_mebibytes(MAX_PATCH_BYTES)}")
         for path, file in self._now.items():
             if file is not None and path in self._new_folders:
                 shown = self._paths.shown(self._written[path])
-                raise PatchRefused(f"error: {shown} would be both a file and a directory")
+                raise PatchNotApplied(f"error: {shown} would be both a file and a directory")
 
     def _named(self, written: str) -> tuple[str, str]:
         """Resolve a path in the patch. Return the resolved path, and the path that is shown to the model."""
@@ -317,7 +317,7 @@ class _StagedFiles:
 
     def _put(self, path: str, shown: str, file: _File) -> None:
         if len(file.content) > MAX_FILE_BYTES:
-            raise PatchRefused(f"error: {shown} would be larger than {_mebibytes(MAX_FILE_BYTES)}")
+            raise PatchNotApplied(f"error: {shown} would be larger than {_mebibytes(MAX_FILE_BYTES)}")
         self._now[path] = file
 
     def _must_exist(self, path: str, shown: str, failure: str) -> _File:
@@ -326,21 +326,23 @@ class _StagedFiles:
                 folder, name = self._folder_of(path)
                 seen = self._read(path, folder, name, shown)
             except OSError as error:
-                raise PatchRefused(f"error: {failure}: {os_detail(error)}") from None
+                raise PatchNotApplied(f"error: {failure}: {os_detail(error)}") from None
             self._on_disk[path] = seen
             return _File(seen.content, seen)
         file = self._now[path]
         if file is None:
-            raise PatchRefused(f"error: {failure}: {os_detail(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))}")
+            raise PatchNotApplied(
+                f"error: {failure}: {os_detail(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))}"
+            )
         return file
 
     def _must_be_free(self, path: str, shown: str) -> None:
         try:
             is_free = self._now[path] is None if path in self._now else self._is_free(path)
         except OSError as error:
-            raise PatchRefused(f"error: Failed to write file {shown}: {os_detail(error)}") from None
+            raise PatchNotApplied(f"error: Failed to write file {shown}: {os_detail(error)}") from None
         if not is_free:
-            raise PatchRefused(f"error: File already exists: {shown}")
+            raise PatchNotApplied(f"error: File already exists: {shown}")
 
     def _is_free(self, path: str) -> bool:
         self._on_disk[path] = None
@@ -365,7 +367,7 @@ class _StagedFiles:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)
         if len(self._new_folders) > MAX_FILES:
-            raise PatchRefused(f"error: the patch would create more than {MAX_FILES} directories")
+            raise PatchNotApplied(f"error: the patch would create more than {MAX_FILES} directories")
 
     def _folder_of(self, path: str) -> tuple[int, str]:
         folder, _, name = path.rpartition("/")
@@ -376,17 +378,17 @@ class _StagedFiles:
         if stat.S_ISLNK(found.st_mode):
             raise UnexpectedSymlink(path)
         if not stat.S_ISREG(found.st_mode):
-            raise PatchRefused(f"error: {shown} is not a regular file")
+            raise PatchNotApplied(f"error: {shown} is not a regular file")
         # When a file is replaced, the system checks only the permissions of its directory, so the permissions of
         # the file are checked here.
         if not found.st_mode & stat.S_IWUSR or not os.access(name, os.W_OK, dir_fd=folder):
-            raise PatchRefused(f"error: {shown} is read-only")
+            raise PatchNotApplied(f"error: {shown} is read-only")
         content = self._folders.read_whole(path, at_most=MAX_FILE_BYTES)
         if content is None:
             is_large = found.st_size > MAX_FILE_BYTES
             why = f"larger than {_mebibytes(MAX_FILE_BYTES)}" if is_large else "being changed by another program"
-            raise PatchRefused(f"error: {shown} is {why}")
+            raise PatchNotApplied(f"error: {shown} is {why}")
         self._bytes_read += len(content)
         if self._bytes_read > MAX_PATCH_BYTES:
-            raise PatchRefused(f"error: the patch reads more than {_mebibytes(MAX_PATCH_BYTES)}")
+            raise PatchNotApplied(f"error: the patch reads more than {_mebibytes(MAX_PATCH_BYTES)}")
         return _DiskFile(path, content, stat.S_IMODE(found.st_mode))
