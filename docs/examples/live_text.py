@@ -13,16 +13,14 @@ async def main(text: str) -> str | None:
     async def show(message) -> None:
         nonlocal shown
         event = message.data["params"].get("msg", {"type": None})
-        # An error without a reason does not end the turn.
-        is_end = event["type"] == "task_complete" or (event["type"] == "error" and "reason" in event)
         if event["type"] == "agent_message_delta":
             print(event["delta"], end="", flush=True)
             shown = shown[: message.data["params"]["_meta"]["offset"]] + event["delta"]
         elif event["type"] == "agent_message":
             print(event["message"].removeprefix(shown))  # the rest, because a slow reader does not get all deltas
             shown = ""
-        elif is_end and not done.done():
-            done.set_result(event.get("message"))
+        elif event["type"] == "task_complete" or (event["type"] == "error" and "reason" in event):
+            done.done() or done.set_result(event.get("message"))  # an error without a reason does not end the turn
 
     server = StdioServerParameters(command="parley", args=["mcp"], env=dict(os.environ))
     async with stdio_client(server) as streams, ClientSession(*streams, logging_callback=show) as client:

@@ -197,18 +197,26 @@ class ConfigError(VisibleError):
 
 class BadSetting(ConfigError):
     """Raised when a setting cannot be read or has an invalid value. The message names the file, the line and the
-    key if they are known.
+    key if they are known. `is_invalid_toml` is True if a line of the file is not valid TOML. `parley config` cannot
+    change such a file.
     """
 
     code = "bad_setting"
 
     def __init__(
-        self, detail: str, *, source: str | None = None, line: int | None = None, key: str | None = None
+        self,
+        detail: str,
+        *,
+        source: str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        is_invalid_toml: bool = False,
     ) -> None:
         place = f"{source}, line {line}" if source and line else source
         named = f"`{key}`: {detail}" if key else detail
         super().__init__(f"{place}: {named}" if place else named)
         self.detail, self.source, self.line, self.key = detail, source, line, key
+        self.is_invalid_toml = is_invalid_toml
 
 
 class BadFile(ParleyError):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from parley.cli.doctor_report import DoctorReport
 from parley.common.git_addresses import GIT_SEARCH_PATH
 from parley.common.os_errors import os_detail
-from parley.config.errors import InvalidToml, ProfileNotFound, ProviderNotFound
+from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.load import STORE_VARIABLE, Loader
 from parley.config.nodes import why_not_node
 from parley.config.types import NodeSettings, Settings, SettingsOverrides, WorkspaceSettings
@@ -148,7 +148,7 @@ def _settings_advice(error: ConfigError, file: str) -> str | None:
             return f"correct `model_provider`, or add a table [model_providers.{provider}] to {file}"
         case ProfileNotFound(profile=profile):
             return f"correct `profile`, or add a table [profiles.{profile}] to {file}"
-        case InvalidToml(source=str(source), line=int(line)):
+        case BadSetting(is_invalid_toml=True, source=source, line=line):
             return f"correct line {line} of {source} with a text editor"
         case BadSetting(key=str(key)) if key:
             return f"correct the value, for example with `parley config set {key} VALUE`"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from parley.errors import BadSetting, ConfigError, ParleyError
+from parley.errors import ConfigError, ParleyError
 
-__all__ = ["InvalidToml", "ProfileNotFound", "ProviderNotFound", "UneditableFile"]
-
-
-class InvalidToml(BadSetting):
-    """Raised when config.toml is not valid TOML. `parley config` cannot change such a file."""
+__all__ = ["ProfileNotFound", "ProviderNotFound", "UneditableFile"]
 
 
 class ProfileNotFound(ConfigError):

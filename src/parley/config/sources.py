@@ -17,7 +17,6 @@ from parley.common.files import read_file
 from parley.common.os_errors import os_detail
 from parley.common.spelling import shortened
 from parley.config.checks import Wrong
-from parley.config.errors import InvalidToml
 from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, key_on, line_of, parse_toml, read_key, written_key
 from parley.config.unknown_keys import UnknownKey
@@ -204,12 +203,12 @@ def parse_table(path: str, text: str) -> dict[str, Any]:
     try:
         return parse_toml(text)
     except RecursionError:
-        raise InvalidToml("not valid TOML: nested too deeply", source=path) from None
+        raise BadSetting("not valid TOML: nested too deeply", source=path) from None
     except ValueError as error:
         raise _bad_toml(str(error), path, text) from None
 
 
-def _bad_toml(reason: str, path: str, text: str) -> InvalidToml:
+def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
     """Return the error for the file at `path`, whose content `text` is invalid TOML. The error contains `reason`,
     the parser's message. If `reason` names a line, the error also names this line and the key on it.
     """
@@ -218,9 +217,9 @@ def _bad_toml(reason: str, path: str, text: str) -> InvalidToml:
     elif reason.endswith(" (at end of document)"):
         detail, line = f"not valid TOML: {reason}", text.rstrip("\n").count("\n") + 1
     else:
-        return InvalidToml(f"not valid TOML: {reason}", source=path)
+        return BadSetting(f"not valid TOML: {reason}", source=path)
     key = key_on(line, text)
-    return InvalidToml(detail, source=path, line=line, key=written_key(key) if key else None)
+    return BadSetting(detail, source=path, line=line, key=written_key(key) if key else None, is_invalid_toml=True)
 
 
 def _read_text(path: str) -> str:
